@@ -69,9 +69,7 @@ def version() -> str:
 def install_core(session: nox.Session) -> None:
     """Installs requirements.lock and the wheel, by its version: a path would stand in the bill of materials."""
     session.install("-r", LOCKS[0])
-    session.install(
-        "--no-deps", "--no-index", "--force-reinstall", "--find-links", DIST, f"attendo=={version()}"
-    )
+    session.install("--no-deps", "--no-index", "--force-reinstall", "--find-links", DIST, f"attendo=={version()}")
 
 
 def enter_files(session: nox.Session) -> None:
@@ -84,10 +82,7 @@ def enter_files(session: nox.Session) -> None:
     (folder / "lines.txt").write_text("Rain.\nSnow.\n", encoding="utf-8")
     (folder / "pairs.parquet").write_bytes(b"PAR1")
     for name in ("train.tsv", "test.tsv"):
-        rows = (
-            f"pos\ta good film, number {n} in {name}\nneg\ta bad film, number {n} in {name}\n"
-            for n in range(300)
-        )
+        rows = (f"pos\ta good film, number {n} in {name}\nneg\ta bad film, number {n} in {name}\n" for n in range(300))
         (folder / name).write_text("".join(rows), encoding="utf-8")
     session.chdir(folder)
 
@@ -148,9 +143,7 @@ def audit(session: nox.Session) -> None:
 def bill(session: nox.Session) -> None:
     """A bill of materials (CycloneDX) of the first environment that `install` made, and SHA256SUMS."""
     session.install("cyclonedx-bom==7.5.0")
-    described = (
-        Path(session.create_tmp()) / "pyproject.toml"
-    )  # with the version, which is dynamic in the project's own
+    described = Path(session.create_tmp()) / "pyproject.toml"  # with the version, which is dynamic in the project's own
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     described.write_text(text.replace('dynamic = ["version"]', f'version = "{version()}"'), encoding="utf-8")
     python = next(ROOT.glob(".nox/install-3-*/bin/python"))

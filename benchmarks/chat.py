@@ -86,9 +86,7 @@ def expected(options, talks):
     generator = Generator.load(options.run).prepare()
     talks = [talk[:n] for talk in talks[:12] for n in (2, 4, 6)]
     talks = [talk[:-1] for talk in talks]
-    talks += [
-        talks[2] + [{"role": "assistant", "content": "Yes. " * 99}] * (k % 2) + talks[k][-1:] for k in (1, 3)
-    ]
+    talks += [talks[2] + [{"role": "assistant", "content": "Yes. " * 99}] * (k % 2) + talks[k][-1:] for k in (1, 3)]
     seeds = range(SEEDS + 1)
     return talks, [[generator.chat(talk, max_tokens=24, seed=seed).text for seed in seeds] for talk in talks]
 
@@ -130,9 +128,7 @@ async def mixed(options, talks):
         if kind == "stream":
             return status == 200 and content(answer) == texts[at][seed]
         wanted = texts[at][seed : seed + body.get("n", 1)]
-        return (
-            status == 200 and [one["message"]["content"] for one in json.loads(answer)["choices"]] == wanted
-        )
+        return status == 200 and [one["message"]["content"] for one in json.loads(answer)["choices"]] == wanted
 
     async def work():
         nonlocal wrong
@@ -166,9 +162,7 @@ def main():
     made.add_argument("--talks", type=Path, required=True, help="conversations, one JSON object a line")
     made.add_argument("--what", type=listed(), default=["turns", "mixed"], help="which figures")
     made.add_argument("--reply", type=int, default=32, help="most tokens of a reply of turns")
-    made.add_argument(
-        "--bits", type=int, choices=(32, 16, 8, 4), default=32, help="of each weight, for turns"
-    )
+    made.add_argument("--bits", type=int, choices=(32, 16, 8, 4), default=32, help="of each weight, for turns")
     made.add_argument("--requests", type=int, default=10_000, help="of mixed")
     options = made.parse_args()
     talks = [json.loads(line)["messages"] for line in options.talks.read_text().splitlines()]

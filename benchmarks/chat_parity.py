@@ -61,30 +61,20 @@ def theirs(work: Path) -> None:
         folder = work / name
         tokenizer = AutoTokenizer.from_pretrained(folder)
         tokenizer.pad_token = "<unk>"
-        model = LlamaForCausalLM(
-            LlamaConfig(vocab_size=len(tokenizer), bos_token_id=0, eos_token_id=1, **SHAPE)
-        )
+        model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), bos_token_id=0, eos_token_id=1, **SHAPE))
         talks = [{"messages": talk} for talk in json.loads((work / "talks.json").read_text())]
         config = SFTConfig(output_dir=work / "out", assistant_only_loss=True, max_length=None, **plain)
-        trainer = SFTTrainer(
-            model, config, train_dataset=Dataset.from_list(talks), processing_class=tokenizer
-        )
+        trainer = SFTTrainer(model, config, train_dataset=Dataset.from_list(talks), processing_class=tokenizer)
         rows = []
         for row in trainer.train_dataset:
-            mask = (
-                row["assistant_masks"]
-                if "assistant_masks" in row
-                else [label != -100 for label in row["labels"]]
-            )
+            mask = row["assistant_masks"] if "assistant_masks" in row else [label != -100 for label in row["labels"]]
             rows.append([row["input_ids"], list(map(bool, mask))])
         (work / f"{name}.json").write_text(json.dumps(rows))
     pairs = json.loads((work / "pairs.json").read_text())
     torch.manual_seed(0)
     reference = LlamaForCausalLM(model.config)
     model = LlamaForCausalLM(model.config)
-    model.load_state_dict(
-        {name: w + 0.02 * torch.randn_like(w) for name, w in reference.state_dict().items()}
-    )
+    model.load_state_dict({name: w + 0.02 * torch.randn_like(w) for name, w in reference.state_dict().items()})
     for kind, one in (("reference", reference), ("model", model)):
         one.save_pretrained(work / kind)
     config = DPOConfig(
@@ -123,9 +113,7 @@ def prepared(work: Path) -> None:
     for name, (template, special) in FORMATS.items():
         tokenizer_folder(work / name, "bytes", special, template)
     every = (messages for messages, _ in random_talks(True, 4 * N_TALKS, seed=2))
-    talks = [[m._asdict() for m in messages] for messages in every if messages[-1].role == "assistant"][
-        :N_TALKS
-    ]
+    talks = [[m._asdict() for m in messages] for messages in every if messages[-1].role == "assistant"][:N_TALKS]
     assert len(talks) == N_TALKS
     (work / "talks.json").write_text(json.dumps(talks))
     pairs = [
@@ -148,16 +136,12 @@ def compared_masks(work: Path) -> None:
     """Print the number of conversations with equal ids and equal masks."""
     from attendo.data.chat import Message
 
-    talks = [
-        [Message(**message) for message in talk] for talk in json.loads((work / "talks.json").read_text())
-    ]
+    talks = [[Message(**message) for message in talk] for talk in json.loads((work / "talks.json").read_text())]
     for name in FORMATS:
         tokenizer = tokenizer_of(work, name)
         found = [list(tokenizer.chat.encode(tokenizer, talk)) for talk in talks]
         expected = json.loads((work / f"{name}.json").read_text())
-        same_ids, same_masks = (
-            sum(a[i] == b[i] for a, b in zip(found, expected, strict=True)) for i in (0, 1)
-        )
+        same_ids, same_masks = (sum(a[i] == b[i] for a, b in zip(found, expected, strict=True)) for i in (0, 1))
         print(f"{name}: equal ids {same_ids}, equal masks {same_masks} of {len(talks)} conversations")
 
 
@@ -199,9 +183,7 @@ def compared_dpo(work: Path) -> None:
 
 def main() -> None:
     """Run both halves and print the comparison."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trl", metavar="PYTHON", help="Python of an environment with trl")
     parser.add_argument("--theirs", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -78,9 +78,7 @@ def german(draw):
     """Return a request and its label: the subject of most compounds, which are made of a stem and an end."""
     label, other = draw.sample(list(STEMS), 2)
     names = [draw.choice(STEMS[label]) + draw.choice(ENDS) for _ in range(draw.randint(1, 2))]
-    names += (
-        [draw.choice(STEMS[other]) + draw.choice(ENDS)] if len(names) == 2 and draw.random() < 0.5 else []
-    )
+    names += [draw.choice(STEMS[other]) + draw.choice(ENDS)] if len(names) == 2 and draw.random() < 0.5 else []
     draw.shuffle(names)
     said = [f"die {name} {draw.choice(VERBS)}" for name in names]
     return f"{draw.choice(OPENERS)} {', und '.join(said)}.", label
@@ -100,11 +98,7 @@ def made(make, seed):
 
 def lines_of(path):
     """Return the rows (label, text) of a .tsv file, whose last column is the text."""
-    with (
-        gzip.open(path, "rt", encoding="utf-8")
-        if path.suffix == ".gz"
-        else path.open(encoding="utf-8") as file
-    ):
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
         return [(line.split("\t")[0], line.rstrip("\n").split("\t")[-1]) for line in file]
 
 
@@ -161,9 +155,7 @@ def attendo(parts, seed, minutes, work):
     command += ["--valid", files["valid"], "--out", out, "--set", f"training.seed={seed}"]
     command += ["--cpu-minutes", str(minutes)] if minutes else []
     before = os.times()
-    subprocess.run(
-        [*map(str, command)], check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    subprocess.run([*map(str, command)], check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     after = os.times()
     from attendo.data.labelled import LabelledRow
     from attendo.inference import Classifier

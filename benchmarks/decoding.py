@@ -158,8 +158,7 @@ def one_case(options, case, workers, size, threads):
         },
         "same_texts_as": reference,
         "same_texts": {
-            name: sum(a == b for a, b in zip(texts, found[reference], strict=True))
-            for name, texts in found.items()
+            name: sum(a == b for a, b in zip(texts, found[reference], strict=True)) for name, texts in found.items()
         },
     }
 
@@ -167,20 +166,14 @@ def one_case(options, case, workers, size, threads):
 def options_of():
     """Return the options, and a parser for error messages."""
     parser = shared_options(__doc__, rounds=7)
-    parser.add_argument(
-        "--peer-python", help="python of an environment with ctranslate2, transformers, torch"
-    )
+    parser.add_argument("--peer-python", help="python of an environment with ctranslate2, transformers, torch")
     parser.add_argument("--joey-python", help="python of an environment with joeynmt")
     parser.add_argument("--joey-rounds", type=int, default=2, help="JoeyNMT is slow (default: 2 rounds)")
-    parser.add_argument(
-        "--clock", choices=["CPU", "wall"], help="CPU for several threads, too, on a busy machine"
-    )
+    parser.add_argument("--clock", choices=["CPU", "wall"], help="CPU for several threads, too, on a busy machine")
     parser.add_argument("--sizes", type=listed(), default=list(SIZES), help="small,base")
     parser.add_argument("--threads", type=listed(int), default=[1], help="1,2 is both")
     parser.add_argument("--cases", type=listed(), default=CASES, help="sources x beam, as 1x1,64x4")
-    parser.add_argument(
-        "--contenders", type=listed(), default=[*MINE, *PAIRS], help=",".join([*MINE, *PAIRS])
-    )
+    parser.add_argument("--contenders", type=listed(), default=[*MINE, *PAIRS], help=",".join([*MINE, *PAIRS]))
     parser.add_argument("--table", type=Path, nargs="+", help="files of results; a later one goes before")
     return parser.parse_args(), parser
 
@@ -197,9 +190,7 @@ def main():
         return
     where = pythons(options, sys.executable)
     names = [name for name in options.contenders if peer_of(name)[0] in where]
-    wrong = (
-        {*options.contenders} - {*MINE, *PAIRS} or {*options.cases} - {*CASES} or {*options.sizes} - {*SIZES}
-    )
+    wrong = {*options.contenders} - {*MINE, *PAIRS} or {*options.cases} - {*CASES} or {*options.sizes} - {*SIZES}
     if wrong:
         parser.error(f"{', '.join(sorted(wrong))} is none of the choices")
     if len(names) < 2 or min(options.rounds, options.joey_rounds) < 2:

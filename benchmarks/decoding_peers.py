@@ -84,9 +84,7 @@ def attendo_search(file, form, device="cpu"):
 
     model = attendo_model(file).to(device)
     member = (
-        eager_backend(model, PAD)
-        if form == "plain"
-        else best_backend(model, PAD, bits=8 if form == "int8" else 32)
+        eager_backend(model, PAD) if form == "plain" else best_backend(model, PAD, bits=8 if form == "int8" else 32)
     )
     special = SpecialIds(bos_id=BOS, eos_id=EOS, banned_ids=(PAD, BOS))
 
@@ -100,9 +98,7 @@ def attendo_search(file, form, device="cpu"):
         step = forced if least == most else member.step
         with torch.inference_mode():
             cache = member.start(rows, beam, most)
-            found = beam_search(
-                step, cache, [most] * len(rows), config, special, device, top_k_fn=member.top_k_fn
-            )
+            found = beam_search(step, cache, [most] * len(rows), config, special, device, top_k_fn=member.top_k_fn)
         return [list(hypotheses[0].token_ids) for hypotheses in found]
 
     return search

@@ -70,9 +70,7 @@ def table(results):
     for group in sorted({key[:3] for key in cases}, key=lambda key: (order[key[0]], *key[1:])):
         size, threads, clock = group
         rows = {key[3:]: case for key, case in sorted(cases.items()) if key[:3] == group}
-        text += [
-            one_table(f"{size}, {threads} thread{'s' * (threads > 1)}, tokens per {clock} second", size, rows)
-        ]
+        text += [one_table(f"{size}, {threads} thread{'s' * (threads > 1)}, tokens per {clock} second", size, rows)]
     return "\n\n".join([*text, met(cases)])
 
 
@@ -80,9 +78,7 @@ def one_table(title, size, rows):
     """Return a table with one row per case. Its columns are tokens per second, then ratios."""
     speeds = [name for name in COLUMNS if any(name in case["speeds"] for case in rows.values())]
     pairs = {f"{mine} / {peer}": peer for peer, (mine, _) in PEERS.items()}
-    pairs = {
-        pair: peer for pair, peer in pairs.items() if any(pair in case["ratios"] for case in rows.values())
-    }
+    pairs = {pair: peer for pair, peer in pairs.items() if any(pair in case["ratios"] for case in rows.values())}
     heads = [COLUMNS[name] for name in speeds]
     heads += [f"{COLUMNS[pair.split(' / ')[0]]} / {COLUMNS[peer]}" for pair, peer in pairs.items()]
     lines = [f"**{title}**", "", f"| sources × beam | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]

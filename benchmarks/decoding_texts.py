@@ -46,9 +46,7 @@ def attendo_texts(run, form):
     )
     if form != "plain":
         translator.prepare(8 if form == "int8" else 32)
-    return lambda lines, beam: [
-        found.text for found in translator.translate(lines, beam=beam, segment="none")
-    ]
+    return lambda lines, beam: [found.text for found in translator.translate(lines, beam=beam, segment="none")]
 
 
 def ctranslate2_texts(run, file, form, threads):
@@ -127,9 +125,7 @@ def work(options):
     _, now = clock(threads)
     for lines, beam, alone in orders():
         began = now()
-        texts = (
-            [text for line in lines for text in translate([line], beam)] if alone else translate(lines, beam)
-        )
+        texts = [text for line in lines for text in translate([line], beam)] if alone else translate(lines, beam)
         tell({"seconds": now() - began, "texts": texts})
 
 
@@ -164,8 +160,7 @@ def one_case(options, workers, pairs, beam, alone):
         "bleu": {name: round(bleu(found, targets, "13a").value, 2) for name, found in texts.items()},
         "same_texts_as": reference,
         "same_texts": {
-            name: sum(a == b for a, b in zip(found, texts[reference], strict=True))
-            for name, found in texts.items()
+            name: sum(a == b for a, b in zip(found, texts[reference], strict=True)) for name, found in texts.items()
         },
     }
 
@@ -191,21 +186,15 @@ def compare(options, threads, names, pairs, where):
 def main():
     """Parse the options, compare all contenders, and print and store the results."""
     parser = shared_options(__doc__, rounds=5)
-    parser.add_argument(
-        "--run", type=Path, required=True, help="a folder that attendo train translation made"
-    )
+    parser.add_argument("--run", type=Path, required=True, help="a folder that attendo train translation made")
     parser.add_argument("--pairs", type=Path, help="sources and references, a tab between them")
     parser.add_argument("--lines", type=int, default=1000, help="how many of them (default: 1000)")
     parser.add_argument("--alone", type=int, default=100, help="how many also one by one (default: 100)")
     parser.add_argument("--beams", type=listed(int), default=[1, 4])
     parser.add_argument("--threads", type=listed(int), default=[1], help="1,2 is both")
-    parser.add_argument(
-        "--peer-python", help="python of an environment with ctranslate2, transformers, torch"
-    )
+    parser.add_argument("--peer-python", help="python of an environment with ctranslate2, transformers, torch")
     parser.add_argument("--joey-python", help="python of an environment with joeynmt and tokenizers")
-    parser.add_argument(
-        "--contenders", type=listed(), default=[*MINE, *PAIRS], help=",".join([*MINE, *PAIRS])
-    )
+    parser.add_argument("--contenders", type=listed(), default=[*MINE, *PAIRS], help=",".join([*MINE, *PAIRS]))
     options = parser.parse_args()
     if options.work:
         with contextlib.redirect_stdout(sys.stderr):

@@ -116,9 +116,7 @@ def ctranslate2_translator(file, form, threads, words=None, device="cpu"):
     spec = ctranslate2_spec(config, weights, words)
     with tempfile.TemporaryDirectory() as folder:
         spec.save(folder)
-        made = ctranslate2.Translator(
-            folder, device, compute_type=form, intra_threads=threads, inter_threads=1
-        )
+        made = ctranslate2.Translator(folder, device, compute_type=form, intra_threads=threads, inter_threads=1)
     return made, words
 
 
@@ -132,9 +130,7 @@ def hugging_face_model(file):
 
     config, weights = load_weights(file)
     kind, sizes = (
-        (PegasusForConditionalGeneration, PegasusConfig)
-        if config["norm_first"]
-        else (MarianMTModel, MarianConfig)
+        (PegasusForConditionalGeneration, PegasusConfig) if config["norm_first"] else (MarianMTModel, MarianConfig)
     )
     sides = {
         f"{side}_{key}": value

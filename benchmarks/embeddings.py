@@ -65,9 +65,7 @@ def main():
     made.add_argument("--run", required=True, help="the run folder made of it")
     made.add_argument("--lines", required=True, help="sentences, one a line")
     made.add_argument("--sentences", type=int, default=1000)
-    made.add_argument(
-        "--batch", type=listed(int), default=[1, 8, 32], help="sentences a call, with commas between"
-    )
+    made.add_argument("--batch", type=listed(int), default=[1, 8, 32], help="sentences a call, with commas between")
     made.add_argument("--threads", type=int, default=1)
     options = made.parse_args()
     if options.work is not None:
@@ -105,9 +103,7 @@ def main():
                     seconds[name].append(asked(name, worker, order)["seconds"])
             figures[size] = {
                 "ratio": ratios(seconds["transformers"], seconds["attendo"]),
-                "sentences per second": {
-                    name: round(len(lines) / min(all_)) for name, all_ in seconds.items()
-                },
+                "sentences per second": {name: round(len(lines) / min(all_)) for name, all_ in seconds.items()},
             }
     import torch
     from transformers import __version__

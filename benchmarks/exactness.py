@@ -72,8 +72,7 @@ class Searched:
         """Return the token ids if all lines are translated together."""
         self.translator.decoding = dataclasses.replace(self.config, batch_tokens=batch_tokens)
         return [
-            found.candidates[0].token_ids
-            for found in self.translator.translate(lines, segment="none", guard=False)
+            found.candidates[0].token_ids for found in self.translator.translate(lines, segment="none", guard=False)
         ]
 
     def some_at_a_time(self, lines, mates=(), size=SLOTS):
@@ -144,9 +143,7 @@ class Searched:
         """Return the log-probability of each token of a text."""
         cache, values, last = self.member.start([row], 1, len(text)), [], self.special.bos_id
         for token in text:
-            values.append(
-                float(self.member.step(torch.tensor([[last]]), cache).double().log_softmax(-1)[0, token])
-            )
+            values.append(float(self.member.step(torch.tensor([[last]]), cache).double().log_softmax(-1)[0, token]))
             last = token
         return values
 
@@ -206,9 +203,7 @@ def compared(searched, lines, options):
             step, gap = searched.parting(lines[i], found[i])
             listing.append({"line": i, "source": lines[i], "step": step, "gap": gap})
         result[name] = {"lines": len(found), "differ": len(differ), "listed": listing}
-        print(
-            f"{name}: {len(differ)} of {len(found)} differ, {time.monotonic() - began:.0f} s", file=sys.stderr
-        )
+        print(f"{name}: {len(differ)} of {len(found)} differ, {time.monotonic() - began:.0f} s", file=sys.stderr)
     return result
 
 
@@ -247,14 +242,10 @@ def pairs_of(path):
 def main():
     """Parse the options, compare all ways of searching, and print and store the results."""
     parser = shared_options(__doc__)
-    parser.add_argument(
-        "--run", type=Path, required=True, help="a folder that attendo train translation made"
-    )
+    parser.add_argument("--run", type=Path, required=True, help="a folder that attendo train translation made")
     parser.add_argument("--texts", type=Path, help="a file whose first column is translated in all ways")
     parser.add_argument("--lines", type=int, default=5000, help="how many of its lines (default: 5000)")
-    parser.add_argument(
-        "--slow-lines", type=int, default=500, help="of those also in the slow ways (default: 500)"
-    )
+    parser.add_argument("--slow-lines", type=int, default=500, help="of those also in the slow ways (default: 500)")
     parser.add_argument("--forms", type=listed(), default=list(FORMS), help=",".join(FORMS))
     parser.add_argument("--beams", type=listed(int), default=[1, 4])
     parser.add_argument("--ways", type=listed(), default=[], help="all ways unless given, as sevens,no cache")

@@ -18,9 +18,7 @@ REDUCED = {
     "excess": lambda values: values[0] / values[1] - 1,
     "furthest": lambda values: max(values, key=abs),
     "loss": lambda values: -min(values),
-    "not 200": lambda values: sum(
-        count for answers in values for kind, count in answers.items() if kind != "200"
-    ),
+    "not 200": lambda values: sum(count for answers in values for kind, count in answers.items() if kind != "200"),
 }
 
 
@@ -183,9 +181,7 @@ def inside(value, key):
         return [
             element
             for element in value
-            if all(
-                element[name] in (want if isinstance(want, list) else [want]) for name, want in key.items()
-            )
+            if all(element[name] in (want if isinstance(want, list) else [want]) for name, want in key.items())
         ]
     if key == "*":
         return list(value.values() if isinstance(value, dict) else value)

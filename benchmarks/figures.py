@@ -59,9 +59,7 @@ def run_job(job, places, work):
             said, complained = (file.seek(0) or file.read() for file in (stdout, stderr))
         spent += used.ru_utime + used.ru_stime
         if child.returncode:
-            raise RuntimeError(
-                f"{' '.join(call)}\nstopped with status {child.returncode}:\n{complained[-2000:]}"
-            )
+            raise RuntimeError(f"{' '.join(call)}\nstopped with status {child.returncode}:\n{complained[-2000:]}")
         documents.append(json.loads(out.read_text()) if out.exists() else read(said))
     return [*documents, {"all_cpu_seconds": spent}]
 
@@ -126,10 +124,7 @@ def row(figure, value):
 def lines(rows, heads):
     """Format a table for a terminal."""
     widths = [max(len(line[i]) for line in [heads, *rows]) for i in range(len(heads))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        for line in [heads, *rows]
-    ]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in [heads, *rows]]
 
 
 def measured(running, jobs, places):
@@ -174,9 +169,7 @@ def short_of(figures, values):
 
 def kept(options, figures, values, spent, failed, left):
     """Store the results of the run in benchmarks/results."""
-    verdicts = {
-        figure.name: figure.verdict(values[figure.name]) for figure in figures if figure.name in values
-    }
+    verdicts = {figure.name: figure.verdict(values[figure.name]) for figure in figures if figure.name in values}
     found = {name: {"value": values[name], "verdict": verdict} for name, verdict in verdicts.items()}
     facts = {"figures_run": len(values), "cpu_seconds": sum(spent.values()), "cpu_seconds_of_jobs": spent}
     store(LAST, facts | {"figures": found, "left": left, "failed": sorted(failed)}, options.out)

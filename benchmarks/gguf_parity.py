@@ -73,9 +73,7 @@ def compare_ids(tokenizer: Tokenizer, peer: Llama, text: str) -> None:
         print(f"ids: {len(pairs) - len(differing)} of {len(pairs)} {name} are equal")
         for text, *both in differing[:3]:
             place = next(n for n, (one, other) in enumerate(zip(*both, strict=False)) if one != other)
-            print(
-                f"  {text[:60]!r}", *([tokenizer.entries[i] for i in ids[place : place + 4]] for ids in both)
-            )
+            print(f"  {text[:60]!r}", *([tokenizer.entries[i] for i in ids[place : place + 4]] for ids in both))
     begun = peer.tokenize(b"It is", add_bos=True) == tokenizer.specials.prompt(tokenizer.encode("It is"))
     print(f"ids: the begin token is {'the same' if begun else 'another one'}")
 
@@ -100,9 +98,7 @@ def compare(kind: str, size: float, windows: Sequence[Sequence[int]], both: Sequ
 
 def main() -> None:
     """Compare both programs for each number format."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("text", type=Path)
     given = parser.parse_args()

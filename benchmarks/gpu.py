@@ -111,9 +111,7 @@ def attendo(*arguments, json_output=False):
     command = [Path(sys.executable).with_name("attendo"), *map(str, arguments)]
     run = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if run.returncode:
-        raise SystemExit(
-            f"attendo {arguments[0]} ended with status {run.returncode}; its own words are above"
-        )
+        raise SystemExit(f"attendo {arguments[0]} ended with status {run.returncode}; its own words are above")
     return json.loads(run.stdout) if json_output else run.stdout
 
 
@@ -134,9 +132,7 @@ def resume(options):
         "translation", out, options, "--train", text, "--steps", steps, "--set", "tokenizer.vocab_size=300",
         "--set", f"checkpoint.every_steps={steps // 2}", "--set", "model.d_model=64",
     )  # fmt: skip
-    return {
-        "verify-resume": attendo("verify-resume", out, "--device", options.device).strip().splitlines()[-1]
-    }
+    return {"verify-resume": attendo("verify-resume", out, "--device", options.device).strip().splitlines()[-1]}
 
 
 def peak(device, side):
@@ -180,9 +176,7 @@ def updates(sizes, options, batch):
     def step():
         with torch.autocast(options.device, torch.bfloat16):
             logits = forward(batch.inputs["src"], batch.inputs["tgt"])
-            loss = torch.nn.functional.cross_entropy(
-                logits.flatten(0, 1), batch.targets.flatten(), label_smoothing=0.1
-            )
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), label_smoothing=0.1)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
@@ -278,9 +272,7 @@ def language_programs(shape, options):
             past, ids = answer.past_key_values, answer.logits[:, -1].argmax(-1, keepdim=True)
 
     def static(ids, n):
-        cache = caches.setdefault(
-            len(ids), transformers.StaticCache(config=peer.config, max_cache_len=CONTEXT)
-        )
+        cache = caches.setdefault(len(ids), transformers.StaticCache(config=peer.config, max_cache_len=CONTEXT))
         cache.reset()
         at = torch.arange(ids.shape[1], device=ids.device)
         for number in range(n):
@@ -312,10 +304,7 @@ def language(options):
             counted = {"prompt": (batch * n_prompt, prompt)}
             counted["decode"] = (
                 batch * (n_new - 1),
-                {
-                    name: [max(a - b, 1e-9) for a, b in zip(whole[name], prompt[name], strict=True)]
-                    for name in programs
-                },
+                {name: [max(a - b, 1e-9) for a, b in zip(whole[name], prompt[name], strict=True)] for name in programs},
             )
             found[f"{shape}, batch {batch}"] = {
                 part: {name: spread([n / s for s in t]) for name, t in times.items()}
@@ -364,10 +353,7 @@ def multi30k(options):
     return {"bleu4": scores, "reference": REFERENCE_BLEU}
 
 
-PARTS = {
-    part.__name__: part
-    for part in (check, tests, resume, training, decoding, language, shakespeare, multi30k)
-}
+PARTS = {part.__name__: part for part in (check, tests, resume, training, decoding, language, shakespeare, multi30k)}
 
 
 def measured(part, options):

@@ -54,13 +54,9 @@ def searched(kind, form, narrow=False):
     torch.manual_seed(1)
     sizes = {"vocab_size": 64 if narrow else VOCABULARY, "max_len": 4096}
     sizes |= {"d_model": 16, "d_ff": 16, "head_dim": 64} if narrow else {}
-    src = torch.randint(
-        4, sizes["vocab_size"], (64, SOURCE_TOKENS), generator=torch.Generator().manual_seed(1)
-    )
+    src = torch.randint(4, sizes["vocab_size"], (64, SOURCE_TOKENS), generator=torch.Generator().manual_seed(1))
     if kind == "decoder":
-        made = DecoderLM(
-            ModelConfig(architecture=kind, n_encoder_layers=0, n_decoder_layers=3, **sizes)
-        ).eval()
+        made = DecoderLM(ModelConfig(architecture=kind, n_encoder_layers=0, n_decoder_layers=3, **sizes)).eval()
         if form == "plain":
             return Searched(lambda n, beam, room: made.start(n * beam, room), made.step, made)
         compiled = CompiledModel(made, bits=8 if form == "int8" else 32)
@@ -114,9 +110,7 @@ def step_times(model, narrow, beam, rounds, steps):
     control = filled(model, beam, LENGTHS[0], capacity)
     tokens, swap = torch.full((beam, 1), 7), torch.arange(beam)
     swap[:2] = swap[:2].flip(0)
-    read = {
-        length: torch.ones(parts_of(cache)[0] * length // capacity // 4) for length, cache in caches.items()
-    }
+    read = {length: torch.ones(parts_of(cache)[0] * length // capacity // 4) for length, cache in caches.items()}
     spent = {length: {"step": [], "attention": [], "reorder": [], "cold": []} for length in LENGTHS}
     for number in range(rounds + 1):
         nothing = seconds(narrow, tokens, narrow.start(1, beam, capacity), steps)
@@ -141,8 +135,7 @@ def step_times(model, narrow, beam, rounds, steps):
                 for name, value in zip(spent[length], figures, strict=True):
                     spent[length][name].append(value)
     return {
-        length: {name: statistics.median(values) for name, values in parts.items()}
-        for length, parts in spent.items()
+        length: {name: statistics.median(values) for name, values in parts.items()} for length, parts in spent.items()
     }
 
 

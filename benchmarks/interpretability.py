@@ -77,9 +77,7 @@ def lens(folder):
                 found[name] = (patched - before).tolist()
             found["seconds"] = now() - began
             model = model_of(dtype)
-            model.enable_compatibility_mode(
-                center_writing_weights=False, center_unembed=False, fold_value_biases=False
-            )
+            model.enable_compatibility_mode(center_writing_weights=False, center_unembed=False, fold_value_biases=False)
             _, cache = model.run_with_cache(clean)
             heads = cache.stack_head_results(pos_slice=-1)
             rest, labels = cache.decompose_resid(mode="mlp", pos_slice=-1, return_labels=True)
@@ -112,9 +110,7 @@ def ours(folder, order):
     parts = logit_attribution(model, inputs[0], token, other)
     found["heads"] = [part.value for part in parts if part.head is not None]
     found["rest"] = {
-        f"{part.path.split('.')[2]}_mlp_out": part.value
-        for part in parts
-        if part.path.endswith("feed_forward")
+        f"{part.path.split('.')[2]}_mlp_out": part.value for part in parts if part.path.endswith("feed_forward")
     } | {"embedding": parts[0].value}
     found["sum_error"] = abs(sum(part.value for part in parts) - effects.clean)
     return found
@@ -144,9 +140,7 @@ def compare(options, folder, dtype, peer):
     found["attribution of heads"] = apart(mine["heads"], theirs["heads"])
     embedding = theirs["rest"].pop("embed") + theirs["rest"].pop("pos_embed")
     rest = theirs["rest"] | {"embedding": embedding}
-    found["attribution of other components"] = max(
-        apart(mine["rest"][name], rest[name]) for name in mine["rest"]
-    )
+    found["attribution of other components"] = max(apart(mine["rest"][name], rest[name]) for name in mine["rest"])
     largest = max(abs(x) for rows in (mine["residual stream by position"],) for row in rows for x in row)
     seconds = {"attendo": mine["seconds"], "transformer_lens": theirs["seconds"]}
     return {

@@ -28,8 +28,7 @@ def changed(rows, share, seed):
     wrong = [draw.random() < share for _ in rows]
     others = [draw.choice([other for other in labels if other != label]) for label, _ in rows]
     return [
-        (other if is_wrong else label, text)
-        for (label, text), other, is_wrong in zip(rows, others, wrong, strict=True)
+        (other if is_wrong else label, text) for (label, text), other, is_wrong in zip(rows, others, wrong, strict=True)
     ], wrong
 
 
@@ -99,9 +98,7 @@ def main():
             with tempfile.TemporaryDirectory() as work:
                 results.append(measured(rows, wrong, seed, options.minutes, Path(work)))
         found[name] = {
-            ranking: {
-                score: round(statistics.mean(one[ranking][score] for one in results), 3) for score in values
-            }
+            ranking: {score: round(statistics.mean(one[ranking][score] for one in results), 3) for score in values}
             for ranking, values in results[0].items()
         }
         print(name, found[name], file=sys.stderr, flush=True)

@@ -97,9 +97,7 @@ def write_gguf(tensors, shape, path):
     writer.add_tensor("output_norm.weight", tensors["decoder.norm.weight"])
     for layer in range(layers):
         for mine, theirs in names.items():
-            writer.add_tensor(
-                f"blk.{layer}.{theirs}.weight", tensors[f"decoder.blocks.{layer}.{mine}.weight"]
-            )
+            writer.add_tensor(f"blk.{layer}.{theirs}.weight", tensors[f"decoder.blocks.{layer}.{mine}.weight"])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -143,14 +141,9 @@ class Llama:
         if LLAMA[name] and not path.exists():
             wanted = llama_cpp.llama_model_quantize_default_params()
             wanted.ftype = LLAMA[name]
-            assert (
-                llama_cpp.llama_model_quantize(str(plain).encode(), str(path).encode(), ctypes.byref(wanted))
-                == 0
-            )
+            assert llama_cpp.llama_model_quantize(str(plain).encode(), str(path).encode(), ctypes.byref(wanted)) == 0
         path = path if LLAMA[name] else plain
-        self.model = llama_cpp.llama_model_load_from_file(
-            str(path).encode(), llama_cpp.llama_model_default_params()
-        )
+        self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
         params = llama_cpp.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = (
             options.batch * (options.prompt + options.new),
@@ -186,9 +179,7 @@ class Llama:
             for first in range(0, n, 512):
                 part = prompt[first : first + 512]
                 end = len(part) - 1 if first + 512 >= n else -1
-                ids += self.decoded(
-                    part, [row] * len(part), lambda i, f=first: f + i, lambda i, e=end: i == e
-                )
+                ids += self.decoded(part, [row] * len(part), lambda i, f=first: f + i, lambda i, e=end: i == e)
         times.append(now())
         found = [ids]
         for step in range(n_new - 1):
@@ -219,9 +210,7 @@ class CTranslate2:
         times.append(now())
         found = self.generator.generate_batch(tokens, max_length=n_new, min_length=n_new, **fixed)
         end = now() - (times[1] - times[0])  # the second call reads the prompt again
-        return [*times, end], [
-            list(step) for step in zip(*(one.sequences_ids[0] for one in found), strict=True)
-        ]
+        return [*times, end], [list(step) for step in zip(*(one.sequences_ids[0] for one in found), strict=True)]
 
 
 class Transformers:
@@ -348,9 +337,7 @@ def main():
         work(options)
         return
     folder = prepare(options, options.names)
-    facts = {
-        name: getattr(options, name) for name in ("shape", "threads", "batch", "prompt", "new", "rounds")
-    }
+    facts = {name: getattr(options, name) for name in ("shape", "threads", "batch", "prompt", "new", "rounds")}
     facts["clock"] = clock(options.threads)[0]
     store("language-models", facts | compare(options, options.names, folder), options.out)
 

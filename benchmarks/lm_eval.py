@@ -158,9 +158,7 @@ def compare(options):
         try:
             wait_for(port)
             with contenders(peer, 1) as (workers, facts):
-                rows = {
-                    kind: one_kind(kind, folder / "hf" / kind, port, workers["lm-eval"]) for kind in KINDS
-                }
+                rows = {kind: one_kind(kind, folder / "hf" / kind, port, workers["lm-eval"]) for kind in KINDS}
         finally:
             server.terminate()
             server.wait()
@@ -189,9 +187,7 @@ def one_kind(kind, folder, port, peer):
         "add_bos_token": KINDS[kind][2],
     }
     ours = asked("lm-eval", peer, ["local-completions", arguments])
-    apart = {
-        task: [abs(a - b) for a, b in zip(theirs[task], ours[task], strict=True)] for task in sorted(theirs)
-    }
+    apart = {task: [abs(a - b) for a, b in zip(theirs[task], ours[task], strict=True)] for task in sorted(theirs)}
     found = {task: {"n": len(values), "largest_difference": max(values)} for task, values in apart.items()}
     print(f"{kind}: {found}", file=sys.stderr)
     return found

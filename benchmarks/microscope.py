@@ -202,9 +202,7 @@ def events(page, rounds):
     """Measure hover, slider and re-run on an open page."""
     draw = random.Random(0)
     page.evaluate("document.querySelector('canvas[data-name=\"heat\"]').scrollIntoView()")
-    hover = page.evaluate(
-        HOVER, [[draw.uniform(0.4, 0.95), draw.uniform(0.4, 0.95)] for _ in range(3 * rounds)]
-    )
+    hover = page.evaluate(HOVER, [[draw.uniform(0.4, 0.95), draw.uniform(0.4, 0.95)] for _ in range(3 * rounds)])
     slider = page.evaluate(SLIDE, [draw.random() for _ in range(rounds)])
     page.wait_for_timeout(2000)
     rerun = [page.evaluate(RERUN, round(draw.uniform(0.5, 2.0), 4)) for _ in range(rounds)]

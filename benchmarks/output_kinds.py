@@ -271,9 +271,7 @@ def main() -> None:
             rows = list(read_labelled(LabelledSource(files[1], form=SPANS)))
             measures = tagger.evaluate(rows).measures
             found = tagger.classify([row.text for row in rows])
-            mean = sum(span.probability for each in found for span in each.spans) / sum(
-                len(x.spans) for x in found
-            )
+            mean = sum(span.probability for each in found for span in each.spans) / sum(len(x.spans) for x in found)
             print(
                 f"{language} seed {seed}: span F1 {measures['f1']:.2%} (precision {measures['precision']:.2%},"
                 f" mean probability {mean:.2%}), dictionary {dictionary_f1(tagger, *files):.2%}"

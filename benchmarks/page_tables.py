@@ -86,10 +86,7 @@ def again(language):
     """Return sentences about the last run of `make figures` and its result."""
     run = last_run()
     if not run:
-        return [
-            "*`make figures`"
-            + (": no results are stored.*" if language == "en" else "：結果はまだありません。*")
-        ]
+        return ["*`make figures`" + (": no results are stored.*" if language == "en" else "：結果はまだありません。*")]
     short = [name for name, found in run["figures"].items() if found["verdict"] == "short"]
     facts = (run["date"], ", ".join(run["commits"]), len(run["figures"]), len(short))
     text, colon = "`make figures` on {}, commits {}: {} figures, of which {} miss the requirement", ": "
@@ -119,10 +116,7 @@ def short_of(language):
                     f"`{figure.name}`",
                     getattr(figure, language),
                     spoken(figure.bar(figure.asked if kind == "short" else figure.aim), language),
-                    *(
-                        "" if number is None else spoken(figure.said(number), language)
-                        for number in (value, now)
-                    ),
+                    *("" if number is None else spoken(figure.said(number), language) for number in (value, now)),
                     VERDICTS[language][kind],
                 ]
             )
@@ -206,9 +200,7 @@ def shares():
             f"share of oneDNN's sgemm ({peaks['onednn']:.0f})",
         ]
         for row, name in zip(rows, names, strict=True):
-            of_torch, of_fastest = (
-                run[f"share_of_{which}_sgemm_quartiles"][name][1] for which in ("torch", "fastest")
-            )
+            of_torch, of_fastest = (run[f"share_of_{which}_sgemm_quartiles"][name][1] for which in ("torch", "fastest"))
             row += [f"{run['gflops_quartiles'][name][1]:.0f}", f"{of_torch:.0%}", f"{of_fastest:.0%}"]
     return table(["tool", *heads], rows)
 

@@ -30,15 +30,11 @@ def decoding_ranges(language):
                 for (*_, sources, _), case in cases.items()
                 if (sources > 1) == many and f"{mine} / {peer}" in case["ratios"]
             ]
-            low, high = (
-                f"{of(ratios):.1f}" if peer == "joeynmt" else f"{of(ratios):.2f}" for of in (min, max)
-            )
+            low, high = (f"{of(ratios):.1f}" if peer == "joeynmt" else f"{of(ratios):.2f}" for of in (min, max))
             cells.append(f"{low} to {high}" if language == "en" else f"{low} から {high}")
         rows.append([name if language == "en" else name.replace("8 bits", "8 ビット"), *cells])
     return table(
-        ["compared with", "one source", "8 and 64 sources"]
-        if language == "en"
-        else ["", "原文 1 つ", "8 と 64"],
+        ["compared with", "one source", "8 and 64 sources"] if language == "en" else ["", "原文 1 つ", "8 と 64"],
         rows,
     )
 
@@ -94,9 +90,7 @@ def texts():
         ratios = [f"{case['ratio_quartiles'][pair][1]:.2f}" for pair in pairs]
         same = ", ".join(str(case["same_texts"][name]) for name in ("ctranslate2-float32", "marian"))
         rows.append([how, *speeds, *ratios, f"{same} of {case['lines']:,}"])
-    return table(
-        ["case", *names.values(), *pairs.values(), "texts equal to CTranslate2, to Hugging Face"], rows
-    )
+    return table(["case", *names.values(), *pairs.values(), "texts equal to CTranslate2, to Hugging Face"], rows)
 
 
 def int8_quality():
@@ -132,10 +126,7 @@ def exactness():
     }
     return table(
         ["lines that differ", *(words[name] for name in names)],
-        [
-            [f"{form}, beam {beam}", *(found.get(name, "") for name in names)]
-            for (form, beam), found in rows.items()
-        ],
+        [[f"{form}, beam {beam}", *(found.get(name, "") for name in names)] for (form, beam), found in rows.items()],
     )
 
 
@@ -176,9 +167,7 @@ def growth():
 def lm_eval():
     """Return the table of differences of log-likelihoods by kind of model."""
     kinds = result("lm-eval-2026-11-23.json")["kinds"]
-    rows = [
-        [kind, *(f"{of['largest_difference']:.1e}" for of in tasks.values())] for kind, tasks in kinds.items()
-    ]
+    rows = [[kind, *(f"{of['largest_difference']:.1e}" for of in tasks.values())] for kind, tasks in kinds.items()]
     return table(["model", "continuations", "whole texts"], rows)
 
 
@@ -251,9 +240,7 @@ def serving():
     answers = sum(stop["answers"]["200"] for stop in of["stop"])
     exits = {(stop["exit"], stop["children"]) for stop in of["stop"]}
     swapped = f"{swap['answers']['200']} of {sum(swap['answers'].values())} with status 200"
-    clients = (
-        f"{load['clients']} clients that each wait for a response, {load['source tokens']} source tokens"
-    )
+    clients = f"{load['clients']} clients that each wait for a response, {load['source tokens']} source tokens"
     rows = {
         f"{clients}: output tokens per CPU-second of the server divided by `translate` in batches of 32": (
             f"{middle:.2f} ({low:.2f} to {high:.2f})"
@@ -301,9 +288,7 @@ def long_runs(mixed, soak):
     slope, _, error = soak["MB an hour"]
     pace = f"{soak['requests']:,} requests, {soak['a second']:.0f} per second, {soak['hours']:.2f} hours"
     return {
-        f"{mixed['requests']:,} mixed requests, some of them invalid: responses by status": counted(
-            mixed["answers"]
-        ),
+        f"{mixed['requests']:,} mixed requests, some of them invalid: responses by status": counted(mixed["answers"]),
         f"{mixed['requests']:,} mixed requests: texts that differ from the command": mixed["wrong"],
         f"{pace}: memory": f"{min(soak['MB'][1:]):.0f} to {max(soak['MB']):.0f} MB",
         f"{pace}: memory growth per hour after the first quarter, by regression": f"{slope:.1f} ± {error:.1f} MB",
@@ -323,9 +308,7 @@ def microscope():
     }
     rows = []
     for name, words in names.items():
-        unit, form = (
-            ("MB", ",.0f") if name == "memory" else ("ms", ".1f" if name in ("hover", "slider") else ",.0f")
-        )
+        unit, form = ("MB", ",.0f") if name == "memory" else ("ms", ".1f" if name in ("hover", "slider") else ",.0f")
         rows.append([words, *(f"{of[name]['median']:{form}} {unit}" for of in kinds.values())])
     heads = [kind.replace("the same", "30 tokens, 6 layers x 8 heads") for kind in kinds]
     return table(["measurement", *heads], rows)
@@ -334,10 +317,7 @@ def microscope():
 def startup():
     """Return the table of CPU seconds of commands."""
     run = result("commands-2026-11-22.json")
-    rows = [
-        [f"`{name}`", f"{middle:.2f} CPU-seconds"]
-        for name, (_, middle, _) in run["cpu_seconds_quartiles"].items()
-    ]
+    rows = [[f"`{name}`", f"{middle:.2f} CPU-seconds"] for name, (_, middle, _) in run["cpu_seconds_quartiles"].items()]
     found = run["doctor"]
     rows.append(
         [

@@ -155,9 +155,7 @@ def main():
     for mark in plan["marks"]:
         began = time.process_time()
         found, then = translations(mark)
-        (options.out / f"found-{mark:g}.txt").write_text(
-            "".join(line + "\n" for line in found), encoding="utf-8"
-        )
+        (options.out / f"found-{mark:g}.txt").write_text("".join(line + "\n" for line in found), encoding="utf-8")
         seconds = round(time.process_time() - began, 1)
         marks.append({"cpu_minutes": mark, **then, **score(found, wanted), "scoring_cpu_seconds": seconds})
     result = {

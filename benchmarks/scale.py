@@ -81,9 +81,7 @@ def memory_case(train, size, tokens, precision, *recomputed):
     seconds = measured_pace(shape, training, few, cpu, 0.0, 3)
     measured = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     formats = Formats(precision == "bfloat16")
-    memory = training_memory(
-        on_paper(ModelConfig(**shape)), cells_of(few[0]), formats, checkpointing=bool(recomputed)
-    )
+    memory = training_memory(on_paper(ModelConfig(**shape)), cells_of(few[0]), formats, checkpointing=bool(recomputed))
     parts = {name: round(value) for name, value in vars(memory).items()}
     return {
         "predicted": round(memory.peak),
@@ -134,9 +132,7 @@ def run(options):
     shared += [part for setting in options.set for part in ("--set", setting)]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        spoken = subprocess.run(
-            [*command, "plan", *shared, "--json"], check=True, capture_output=True, text=True
-        )
+        spoken = subprocess.run([*command, "plan", *shared, "--json"], check=True, capture_output=True, text=True)
         plan = json.loads(spoken.stdout)
         subprocess.run([*command, "train", "translation", *shared, "--out", str(out)], check=True)
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]

@@ -69,9 +69,7 @@ def models():
     """Return three models by name: the paper's big model, 12+12 layers with d 2048, and a decoder of 7 billion."""
     shared = {"vocab_size": VOCAB, "attention_bias": False}
     big = ModelConfig(d_model=1024, d_ff=4096, n_heads=16, n_encoder_layers=6, n_decoder_layers=6, **shared)
-    wide = ModelConfig(
-        d_model=2048, d_ff=8192, n_heads=32, n_encoder_layers=12, n_decoder_layers=12, **shared
-    )
+    wide = ModelConfig(d_model=2048, d_ff=8192, n_heads=32, n_encoder_layers=12, n_decoder_layers=12, **shared)
     seven = ModelConfig(
         architecture="decoder",
         vocab_size=32_000,
@@ -173,9 +171,7 @@ def main():
         saved = 12 * one.parameters
         rows.append((name, f"{each:,.0f}", f"{1000 * each:,.0f}", f"{each / per_row:,.1f}",
                      f"{saved / 1e9:.1f} GB", f"{saved / 1e9:.0f} s", f"{saved / 1e9 / 125:.2f} s"))  # fmt: skip
-    table(
-        ["model", "tokens/s each", "tokens/s", "rows/s each", "checkpoint", "one writer", "125 writers"], rows
-    )
+    table(["model", "tokens/s each", "tokens/s", "rows/s each", "checkpoint", "one writer", "125 writers"], rows)
 
     rows = []
     for said, hours in YEARS.items():

@@ -57,9 +57,7 @@ def offline(run, core):
         cpu, wall, n, texts, each = time.process_time(), time.perf_counter(), 0, [], []
         for first in range(0, len(lines), size):
             began = time.perf_counter()
-            found = translator.translate(
-                lines[first : first + size], order.get("beam"), guard=order.get("guard", True)
-            )
+            found = translator.translate(lines[first : first + size], order.get("beam"), guard=order.get("guard", True))
             each.append(time.perf_counter() - began)
             n += sum(len(t.candidates[0].token_log_probs) for t in found)
             texts += [t.text for t in found]
@@ -148,10 +146,7 @@ async def mixed(server, engine, lines, options):
     """Send requests of all kinds in parallel. No request may be lost, swapped or failed."""
     draw, n = random.Random(1), options.requests or 2000
     lines = lines[:1000]
-    beams = {
-        beam: asked("attendo", engine, {"lines": lines, "batch": 64, "beam": beam})["texts"]
-        for beam in (1, 2, 4)
-    }
+    beams = {beam: asked("attendo", engine, {"lines": lines, "batch": 64, "beam": beam})["texts"] for beam in (1, 2, 4)}
     order = {"lines": lines, "batch": 64, "beam": 1, "guard": False}  # a stream is searched only once
     streamed = asked("attendo", engine, order)["texts"]
     left, statuses, wrong = list(range(n)), Counter(), 0
@@ -177,9 +172,7 @@ async def mixed(server, engine, lines, options):
                     found = "".join(
                         json.loads(line[6:])["choices"][0]["text"]
                         for line in answer.decode().splitlines()
-                        if line.startswith("data: {")
-                        and '"choices": []' not in line
-                        and '"choices":[]' not in line
+                        if line.startswith("data: {") and '"choices": []' not in line and '"choices":[]' not in line
                     )
                     right = status == 200 and found == streamed[at]
                 else:
@@ -207,9 +200,7 @@ async def overload(server, engine, lines, options):
         nonlocal largest
         largest = max(largest, server.megabytes)
 
-    load = OpenLoop(
-        server.port, [request_of(server.port, "/translate", {"q": line, **BODY}) for line in lines], rate
-    )
+    load = OpenLoop(server.port, [request_of(server.port, "/translate", {"q": line, **BODY}) for line in lines], rate)
     await load.run(seconds, watch)
     ended = time.perf_counter()
     while True:
@@ -291,10 +282,7 @@ async def stop(options, lines):
                 clients = [Client(server.port) for _ in range(16)]
                 for client in clients:
                     await client.send("POST", "/translate", {"q": lines[:8], **BODY})
-                while (
-                    metric((await watcher.ask("GET", "/metrics"))[2].decode(), "attendo_admitted_requests")
-                    < 16
-                ):
+                while metric((await watcher.ask("GET", "/metrics"))[2].decode(), "attendo_admitted_requests") < 16:
                     pass
                 began = time.perf_counter()
                 server.process.send_signal(signal.SIGTERM)

@@ -81,9 +81,7 @@ def server(name, peer_python):
     port = free_port()
     python = peer_python if name in PEERS else sys.executable
     command = [python, __file__, "--work", name, "--port", str(port)]
-    process = subprocess.Popen(
-        command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
-    )
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         for _ in range(400):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):

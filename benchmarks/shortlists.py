@@ -77,9 +77,7 @@ def one_case(translators, lines, name, beam, rounds):
         assert lengths["with"] == lengths["without"]
     return {
         "times as fast": ratios(ratio["without"], ratio["with"]),
-        "tokens per second": {
-            kind: round(sorted(values)[len(values) // 2]) for kind, values in speeds.items()
-        },
+        "tokens per second": {kind: round(sorted(values)[len(values) // 2]) for kind, values in speeds.items()},
     }
 
 
@@ -122,9 +120,7 @@ def measure(options):
 def main():
     """Parse the options, run the measurements, and print and store the results."""
     parser = shared_options(__doc__, rounds=7)
-    parser.add_argument(
-        "--train", type=Path, nargs="+", required=True, help="files of pairs, with a tab between"
-    )
+    parser.add_argument("--train", type=Path, nargs="+", required=True, help="files of pairs, with a tab between")
     parser.add_argument("--test", type=Path, required=True, help="pairs whose sources are translated")
     parser.add_argument("--vocabulary", type=int, default=32_000)
     parser.add_argument("--lines", type=int, default=300, help="how many of the test set")

@@ -156,9 +156,7 @@ def memory_batches(batches):
 def save_batches(file, vocab, batches):
     """Write the batches to a file for the contenders."""
     arrays = {
-        f"{side}{n}": ids
-        for n, pair in enumerate(batches)
-        for side, ids in zip(("src", "tgt"), pair, strict=True)
+        f"{side}{n}": ids for n, pair in enumerate(batches) for side, ids in zip(("src", "tgt"), pair, strict=True)
     }
     np.savez(file, vocab=vocab, count=len(batches), **arrays)
 
@@ -197,9 +195,7 @@ def figures(options, vocab, said, batches):
     tokens = [sum(t for _, t in one) for one in pairs]
     flops = [least_flops(sizes, vocab, one) for one in pairs]
     peaks = said.pop("sgemm")
-    speeds = {
-        name: [n / one["seconds"] for n, one in zip(tokens, r, strict=True)] for name, r in said.items()
-    }
+    speeds = {name: [n / one["seconds"] for n, one in zip(tokens, r, strict=True)] for name, r in said.items()}
     rates = {name: [n / one["seconds"] for n, one in zip(flops, r, strict=True)] for name, r in said.items()}
     peers = [name for name in said if not name.startswith("attendo")]
     return {
@@ -228,9 +224,7 @@ def memory_figures(said, facts, batches):
     return {
         "shapes": [[list(src.shape), list(tgt.shape)] for src, tgt in batches[:-1]],
         "kept_mib": {name: round(rounds[0]["kept"] / 2**20, 1) for name, rounds in said.items()},
-        "weights_and_optimizer_mib": {
-            name: round(12 * facts[name]["parameters"] / 2**20, 1) for name in said
-        },
+        "weights_and_optimizer_mib": {name: round(12 * facts[name]["parameters"] / 2**20, 1) for name in said},
         "most_above_mib": {name: round(peak / 2**20, 1) for name, peak in peaks.items()},
         "above_by_step_mib": {
             name: [round(peak / 2**20, 1) for peak in rounds[0]["peaks"]] for name, rounds in said.items()

@@ -170,9 +170,7 @@ def main():
             "rounds": options.rounds,
             "steps_per_round": options.steps_per_round,
             "parameters": sum(p.numel() for p in trained.run.model.parameters()),
-            "training": {
-                name: getattr(config, name) for name in ("batch_tokens", "precision", "products", "prefetch")
-            },
+            "training": {name: getattr(config, name) for name in ("batch_tokens", "precision", "products", "prefetch")},
             **figures(measured(options, trained), apart, options.steps_per_round),
         }
     finally:

@@ -115,9 +115,7 @@ def ratios(mine, theirs):
 
 def store(kind, result, out=None):
     """Write and print a result with date, commit and machine. Existing results are not overwritten."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True
-    )
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True)
     whole = {
         "date": str(date.today()),
         "commit": commit.stdout.strip(),

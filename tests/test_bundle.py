@@ -67,9 +67,7 @@ def test_a_saved_model_can_still_free_its_memory_as_fsdp_does(folder):
 def test_the_card_says_what_it_is(trained):
     card = json.loads((trained[0] / "card.json").read_text())
     assert card["format"] == 1 and card["task"] == "translation"
-    assert card["data"]["pairs"] == 96 and card["parameters"] == sum(
-        p.numel() for p in trained[1].parameters()
-    )
+    assert card["data"]["pairs"] == 96 and card["parameters"] == sum(p.numel() for p in trained[1].parameters())
     assert {"bleu", "chrf", "exact", "loss", "step"} <= card["validation"].keys()
 
 
@@ -155,9 +153,7 @@ def test_a_model_that_was_loaded_stays_when_its_file_is_written_over_in_place(fo
 
 
 def test_an_apple_gpu_is_refused_with_what_to_use():
-    with pytest.raises(
-        AttendoError, match=r"^unknown device 'mps' .*GPUs of Apple are not supported; use cpu$"
-    ):
+    with pytest.raises(AttendoError, match=r"^unknown device 'mps' .*GPUs of Apple are not supported; use cpu$"):
         pick_device("mps")
     with pytest.raises(AttendoError, match=r"^unknown device 'gpu' \(expected auto, cpu or cuda\)$"):
         pick_device("gpu")
@@ -166,9 +162,7 @@ def test_an_apple_gpu_is_refused_with_what_to_use():
 # ---- example texts
 
 
-words = st.text(st.characters(codec="utf-8"), max_size=40) | st.sampled_from(
-    ["rain", "snow", "今日は雨", "\u2028"]
-)
+words = st.text(st.characters(codec="utf-8"), max_size=40) | st.sampled_from(["rain", "snow", "今日は雨", "\u2028"])
 lines = st.lists(words, max_size=40).map(" ".join)
 
 
@@ -192,9 +186,7 @@ def test_examples_are_few_short_single_lines_of_the_texts(tmp_path, texts, most)
 
 def test_examples_prefer_texts_of_usual_length(tmp_path):
     usual = [f"it rains on day number {n}" for n in range(4)]
-    save_examples(
-        tmp_path, ["rain", "snow " * 40, usual[0], "", usual[1], "\n", usual[1], usual[2], usual[3]], 80
-    )
+    save_examples(tmp_path, ["rain", "snow " * 40, usual[0], "", usual[1], "\n", usual[1], usual[2], usual[3]], 80)
     assert examples_of(tmp_path) == usual[:3]
     save_examples(tmp_path, ["rain", "snow " * 40, usual[0]], 80)
     assert examples_of(tmp_path) == [usual[0], "rain", "snow " * 15 + "snow"]

@@ -137,9 +137,7 @@ def test_a_setting_is_read_as_toml_or_taken_as_text():
 @pytest.mark.parametrize("assignment", ["d_model=128", "model.d_model", "", "=", ".a=3", "a.=3", "a b.c=3"])
 def test_a_setting_of_another_form_is_refused(assignment):
     line = refusal(override, {}, [assignment])
-    assert (
-        line == f"invalid setting {assignment!r} (expected section.key=value, for example model.d_model=128)"
-    )
+    assert line == f"invalid setting {assignment!r} (expected section.key=value, for example model.d_model=128)"
 
 
 def test_a_setting_inside_a_value_is_refused():

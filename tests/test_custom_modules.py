@@ -32,9 +32,7 @@ FILE = re.compile(r'^```python title="(.+?)"\n(.*?)^```', re.MULTILINE | re.DOTA
 FILES = dict(FILE.findall((DOCS / "en" / "change-a-block.md").read_text(encoding="utf-8")))
 SIDES = ("encoder", "decoder")
 PATH = "encoder.blocks.0.self_attention"
-CONFIG = ModelConfig(
-    vocab_size=11, d_model=8, n_heads=2, d_ff=16, n_encoder_layers=1, n_decoder_layers=1, dropout=0.0
-)
+CONFIG = ModelConfig(vocab_size=11, d_model=8, n_heads=2, d_ff=16, n_encoder_layers=1, n_decoder_layers=1, dropout=0.0)
 
 
 def block(name):
@@ -53,9 +51,7 @@ def place(tmp_path_factory):
     """A folder with pairs.tsv and the run that the page's train.py leaves, of few steps."""
     folder = tmp_path_factory.mktemp("near")
     pairs_file(folder)
-    settings = joined(
-        SMALL, {"training": {"steps": 8, "evaluate_every": 4}, "checkpoint": {"every_steps": 4}}
-    )
+    settings = joined(SMALL, {"training": {"steps": 8, "evaluate_every": 4}, "checkpoint": {"every_steps": 4}})
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setitem(sys.modules, "distance_bias", type("Module", (), BIAS))
@@ -113,9 +109,7 @@ def test_the_run_learns_the_part_and_is_used_as_the_page_says(within, capsys):
 
 
 def test_a_second_run_takes_the_settings_of_the_first(within, plain):
-    configs = [
-        (within / "runs" / name / "config.toml").read_text(encoding="utf-8") for name in ("near", "plain")
-    ]
+    configs = [(within / "runs" / name / "config.toml").read_text(encoding="utf-8") for name in ("near", "plain")]
     assert configs[0] == configs[1] and "own_parts" not in load_bundle(plain).card
 
 
@@ -173,9 +167,7 @@ def test_it_goes_on_and_that_is_proven_to_the_bit(within, tmp_path, monkeypatch,
     monkeypatch.setitem(FILES, "go_on.py", FILES["go_on.py"].replace("1000", "4"))
     block("go_on.py")
     out = capsys.readouterr().out
-    assert out.startswith("step 12: BLEU ") and re.search(
-        r"^replayed: step 8 to step 12, ", out, re.MULTILINE
-    )
+    assert out.startswith("step 12: BLEU ") and re.search(r"^replayed: step 8 to step 12, ", out, re.MULTILINE)
     assert out.endswith("bit-identical: weights, optimizer, random states\n")
     with pytest.raises(AttendoError, match="was trained with custom modules"):
         verify_resume(Path("runs/near"))
@@ -216,10 +208,7 @@ def test_commands_refuse_the_run_in_one_line_and_its_card_says_how_it_is_loaded(
         said = refused("export", "runs/near", "out", "--to", target)
         assert said.endswith("which no other program supports: it cannot be exported")
     card = " ".join(attendo("info", "runs/near").out.split())
-    assert (
-        "in Python from distance_bias import with_log_distance; attendo.load('runs/near', own_parts=with"
-        in card
-    )
+    assert "in Python from distance_bias import with_log_distance; attendo.load('runs/near', own_parts=with" in card
     assert "own_parts=with_log_distance).translate" in card and "attendo translate" not in card
 
 

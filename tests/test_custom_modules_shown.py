@@ -75,15 +75,11 @@ def test_updates_left_out_for_a_part_of_ones_own_say_so(tmp_path, saved):
 def test_a_hidden_key_is_not_taken_for_what_went_wrong(tmp_path):
     run = tiny_run(tmp_path / "c")
     run.model.get_submodule(PATH).positions = Turning()
-    run.model.get_submodule("encoder.blocks.0.feed_forward").register_forward_hook(
-        lambda m, i, out: out * torch.nan
-    )
+    run.model.get_submodule("encoder.blocks.0.feed_forward").register_forward_hook(lambda m, i, out: out * torch.nan)
     report = update(run, run.task.batches(1, 0, 0)[:1])
     assert report.note.startswith("encoder.blocks.0.feed_forward is non-finite at step 1")
     run.progress.skipped_in_a_row = 2
-    with pytest.raises(
-        AttendoError, match=r"\. Train again with a lower training.learning_rate \(now \S+\)$"
-    ):
+    with pytest.raises(AttendoError, match=r"\. Train again with a lower training.learning_rate \(now \S+\)$"):
         skipped_report(run, "the loss", torch.nan, torch.nan)
 
 

@@ -161,10 +161,7 @@ def test_a_folder_with_anything_in_it_is_not_replaced(tmp_path):
 
 def test_a_digest_is_that_of_the_standard(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")  # FIPS 180-2, appendix B.1
-    assert (
-        files.sha256_file(tmp_path / "a")
-        == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    )
+    assert files.sha256_file(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
 @pytest.fixture
@@ -189,9 +186,7 @@ def test_a_manifest_returns_its_extra_and_ends_with_its_digest(folder):
 
 def test_what_is_wrong_with_a_folder_is_named(folder):
     (folder / "a.bin").write_bytes(bytes(255))
-    with pytest.raises(
-        files.DamagedFile, match=r"a\.bin has 255 bytes \(expected 256\)\. Restore the file, or"
-    ):
+    with pytest.raises(files.DamagedFile, match=r"a\.bin has 255 bytes \(expected 256\)\. Restore the file, or"):
         files.verify_manifest(folder)
     (folder / "a.bin").write_bytes(bytes(256))
     with pytest.raises(files.DamagedFile, match=r"a\.bin has changed since it was written"):
@@ -205,9 +200,7 @@ def test_what_is_wrong_with_a_folder_is_named(folder):
         files.verify_manifest(folder)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "3", "{}", '{"digest": 1, "files": [], "extra": {}}', "[" * 99_999]
-)
+@pytest.mark.parametrize("text", ["", "[]", "3", "{}", '{"digest": 1, "files": [], "extra": {}}', "[" * 99_999])
 def test_a_manifest_of_another_form_is_named(folder, text):
     (folder / "manifest.json").write_text(text)
     with pytest.raises(files.DamagedFile, match=r"manifest\.json has changed since it was written"):

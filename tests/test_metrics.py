@@ -116,9 +116,7 @@ def test_class_metrics_are_scikit_learns(seed):
     assert accuracy(true, predicted) == ORACLE.accuracy_score(true, predicted)
     scores = class_scores(confusion)
     expected = ORACLE.precision_recall_fscore_support(true, predicted, labels=range(4), zero_division=0)
-    for found, theirs in zip(
-        (scores.precision, scores.recall, scores.f1, scores.support), expected, strict=True
-    ):
+    for found, theirs in zip((scores.precision, scores.recall, scores.f1, scores.support), expected, strict=True):
         assert np.allclose(found, theirs, rtol=0, atol=1e-12)
     macro = ORACLE.f1_score(true, predicted, average="macro", zero_division=0)
     assert scores.macro_f1 == pytest.approx(macro, abs=1e-12)
@@ -214,9 +212,7 @@ def test_log_softmax_of_large_logits():
 
 @pytest.mark.parametrize("measure", [accuracy, log_loss, brier_score, calibration_error, fit_temperature])
 def test_unequally_many_or_no_rows_are_refused(measure):
-    given, true = (
-        (np.zeros(2, int), np.zeros(3, int)) if measure is accuracy else (np.zeros((2, 2)), np.zeros(3, int))
-    )
+    given, true = (np.zeros(2, int), np.zeros(3, int)) if measure is accuracy else (np.zeros((2, 2)), np.zeros(3, int))
     arguments = (true, given) if measure is accuracy else (given, true)
     with pytest.raises(AttendoError, match="2 rows but 3 labels"):
         measure(*arguments)

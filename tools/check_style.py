@@ -150,9 +150,7 @@ def of_docstrings(file: str, node: ast.ClassDef | FUNCTION) -> Iterator[Finding]
             (function.name.startswith("_") and not is_init)
             or "overload" in marks
             or any("property" in mark for mark in marks)
-            or (
-                not text and not is_init and isinstance(node, ast.ClassDef) and node.bases
-            )  # documented in the base
+            or (not text and not is_init and isinstance(node, ast.ClassDef) and node.bases)  # documented in the base
         ):
             continue
         args = function.args

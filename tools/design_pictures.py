@@ -60,9 +60,7 @@ def text(x: float, y: float, words: str, size: int = 13, *, mono: bool = False, 
     """Return a line of text with its left end at x and its baseline at y."""
     family = "ui-monospace, Menlo, Consolas, monospace" if mono else "system-ui, Helvetica, Arial, sans-serif"
     weight = ' font-weight="600"' if bold else ""
-    return (
-        f'<text x="{x:g}" y="{y:g}" font-family="{family}" font-size="{size}"{weight}>{escape(words)}</text>'
-    )
+    return f'<text x="{x:g}" y="{y:g}" font-family="{family}" font-size="{size}"{weight}>{escape(words)}</text>'
 
 
 def box(x: float, y: float, width: float, height: float, fill: str) -> str:
@@ -103,9 +101,7 @@ def layers() -> list[list[Package]]:
             other
             for other in reversed(every)
             if other != name
-            and graph.direct_import_exists(
-                importer=f"attendo.{name}", imported=f"attendo.{other}", as_packages=True
-            )
+            and graph.direct_import_exists(importer=f"attendo.{name}", imported=f"attendo.{other}", as_packages=True)
         )
         return Package(name, says.splitlines()[0], tuple(imports))
 
@@ -232,9 +228,7 @@ def _translator() -> Translator:
     preset = tomllib.loads((SOURCE / "presets" / "small.toml").read_text(encoding="utf-8"))["model"]
     torch.manual_seed(0)
     model = EncoderDecoder(build(ModelConfig, preset | {"vocab_size": tokenizer.vocab_size}, "small.toml"))
-    return Translator(
-        model.eval(), tokenizer, DecodingConfig(beam=4, max_length_extra=8, max_length_ratio=0.0)
-    )
+    return Translator(model.eval(), tokenizer, DecodingConfig(beam=4, max_length_extra=8, max_length_ratio=0.0))
 
 
 def _described(value: Any, called: Callable[..., Any]) -> str:

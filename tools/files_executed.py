@@ -86,9 +86,7 @@ def actions(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     with TestClient(app, "http://127.0.0.1") as client:
         yield (
             "POST /translate",
-            lambda: client.post(
-                "/translate", json={"q": TEXT, "source": "en", "target": "ja"}
-            ).raise_for_status(),
+            lambda: client.post("/translate", json={"q": TEXT, "source": "en", "target": "ja"}).raise_for_status(),
         )
 
 

@@ -124,10 +124,7 @@ def answers(folder: Path) -> list[str]:
         case Classifier():
             return [str(found.label) for found in user.classify(TEXTS)]
         case Generator():
-            return [
-                user.generate(text, max_tokens=16, temperature=0.0, repetition_penalty=2.0).text
-                for text in TEXTS
-            ]
+            return [user.generate(text, max_tokens=16, temperature=0.0, repetition_penalty=2.0).text for text in TEXTS]
         case Embedder():
             lines = list(data_lines("masked-language-model"))
             vectors = user.embed(lines)
@@ -154,9 +151,7 @@ def loss_after_resuming(folder: Path) -> float:
 def make(family: TaskName, folder: Path) -> None:
     """Train the run of a task in a folder, and store its expected results."""
     (folder / DATA).write_text("".join(f"{line}\n" for line in data_lines(family)), encoding="utf-8")
-    tables = joined(
-        COMMON, FAMILIES[family], {"data": {"train": [str(folder / DATA)], "valid": [str(folder / DATA)]}}
-    )
+    tables = joined(COMMON, FAMILIES[family], {"data": {"train": [str(folder / DATA)], "valid": [str(folder / DATA)]}})
     for _ in new_run(family_of(family), tables, folder / RUN, device="cpu").reports():
         pass
     (folder / RUN / LOCK).unlink()

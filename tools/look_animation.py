@@ -72,9 +72,7 @@ if __name__ == "__main__":
     run = Path(sys.argv[1])
     for language, path in (("en", IMAGES / "look-animation.webp"), ("ja", IMAGES / "look-animation-ja.webp")):
         with chromium() as browser, served(Session(load(run), run)) as address:
-            film = film_of(
-                opened(browser, address, WINDOW, {"language": language, "text": "It will rain tomorrow."})
-            )
+            film = film_of(opened(browser, address, WINDOW, {"language": language, "text": "It will rain tomorrow."}))
         more = {"save_all": True, "append_images": film.frames[1:], "duration": film.times, "loop": 0}
         film.frames[0].save(path, lossless=True, quality=100, method=4, **more)
         assert path.stat().st_size < 700_000, path.name

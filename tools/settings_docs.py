@@ -138,9 +138,7 @@ class Table:
     def title(self, language: int) -> str:
         """Return the heading of the table."""
         named = [task_name(task, language) for task in self.tasks]
-        return f"[{self.name}]" + (
-            (f" ({', '.join(named)})", f"（{'、'.join(named)}）")[language] if named else ""
-        )
+        return f"[{self.name}]" + ((f" ({', '.join(named)})", f"（{'、'.join(named)}）")[language] if named else "")
 
 
 def task_name(task: str, language: int) -> str:

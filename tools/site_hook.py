@@ -88,9 +88,7 @@ def counterpart(path: str, language: str, pages: Collection[str]) -> str:
         f"{language}/{path}",
         parts[-1],
     ]
-    candidates = [
-        candidate for candidate in candidates if candidate in pages and language_of(candidate) == language
-    ]
+    candidates = [candidate for candidate in candidates if candidate in pages and language_of(candidate) == language]
     return str(PurePosixPath([*candidates, f"{language}/index.md"][0]).with_suffix(".html"))
 
 
@@ -136,9 +134,7 @@ def book_pages() -> list[str]:
     >>> "theory/en/nyu.md" in book_pages()
     True
     """
-    return [
-        f"theory/{page.relative_to(ROOT / BOOK).as_posix()}" for page in sorted((ROOT / BOOK).rglob("*.md"))
-    ]
+    return [f"theory/{page.relative_to(ROOT / BOOK).as_posix()}" for page in sorted((ROOT / BOOK).rglob("*.md"))]
 
 
 def source_of(path: str) -> str:
@@ -216,9 +212,7 @@ def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
     """
     nav.pages[0].next_page = None  # the page on which a reader chooses the language
     for language, title in LANGUAGES.items():
-        section = next(
-            (item for item in nav.items if isinstance(item, Section) and item.title == title), None
-        )
+        section = next((item for item in nav.items if isinstance(item, Section) and item.title == title), None)
         if section:
             section.children = owned(section.children, language, None)
             own = list(flat(section.children))
@@ -251,17 +245,14 @@ def flat(items: list[Any]) -> Iterator[Page]:
             yield item
 
 
-def on_page_context(
-    context: dict[str, Any], page: Page, config: MkDocsConfig, nav: Navigation
-) -> dict[str, Any]:
+def on_page_context(context: dict[str, Any], page: Page, config: MkDocsConfig, nav: Navigation) -> dict[str, Any]:
     """Set the theme's words, the navigation and the language selector of this page."""
     path, pages = page.file.src_uri, {file.src_uri for file in context["pages"]}
     language = language_of(path)
     config.theme["language"] = language
     config.extra["homepage"] = f"{language}/index.html"
     config.extra["alternate"] = [
-        {"name": name, "lang": lang, "link": counterpart(path, lang, pages)}
-        for lang, name in LANGUAGES.items()
+        {"name": name, "lang": lang, "link": counterpart(path, lang, pages)} for lang, name in LANGUAGES.items()
     ]
     return context | {"nav": NAVIGATION.get(language, nav)}
 
@@ -284,17 +275,12 @@ def on_post_build(config: MkDocsConfig) -> None:
     for entry in index["docs"]:
         page, hashed, anchor = entry["location"].partition("#")
         path = str(PurePosixPath(page or "index.html").with_suffix(".md"))
-        if (
-            path.startswith(("log.", "changelog.", "decisions/", "reference/"))
-            and path != "reference/commands.md"
-        ):
+        if path.startswith(("log.", "changelog.", "decisions/", "reference/")) and path != "reference/commands.md":
             entry["boost"] = 0.2  # guides and theory rank first
         if language_of(path) == "en":
             entries["en"].append(entry)
         if language_of(path) == "ja" or counterpart(path, "ja", pages) == "ja/index.html":
-            entries["ja"].append(
-                entry | {"location": posixpath.relpath(page or "index.html", "ja") + hashed + anchor}
-            )
+            entries["ja"].append(entry | {"location": posixpath.relpath(page or "index.html", "ja") + hashed + anchor})
     for folder, language in ((whole.parent, "en"), (Path(config.site_dir, "ja", "search"), "ja")):
         folder.mkdir(exist_ok=True)
         text = json.dumps(index | {"docs": entries[language]}, ensure_ascii=False, separators=(",", ":"))

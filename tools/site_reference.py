@@ -112,9 +112,7 @@ def package_page(package: str, whole: bool) -> str:
     own, *others = packages()[package]
     blocks = [f"# {own.name} {{ #{own.name} }}"]
     if whole:
-        blocks.append(
-            f"::: {own.name}\n    options:\n      show_root_heading: false\n      show_root_toc_entry: false"
-        )
+        blocks.append(f"::: {own.name}\n    options:\n      show_root_heading: false\n      show_root_toc_entry: false")
         if package == "attendo":
             blocks[-1] += "\n      members: [AttendoError, Translator, load, look, train]"
         blocks += [f"::: {module.name}" for module in others]

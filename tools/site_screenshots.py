@@ -43,9 +43,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """Serve the folder on a free port of this machine during the `with` block, and yield its address."""
-    with http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=folder)
-    ) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/"
@@ -71,25 +69,19 @@ def stumbles(page: Page, address: str, name: str, picture: Path | None) -> Itera
     yield from (f"{over} dots too wide: {what}" for what in page.evaluate(TOO_WIDE) or ["?"] * (over > 0))
 
 
-def look(
-    browser: Browser, site: Path, names: Sequence[str], out: Path | None, scheme: Scheme
-) -> Iterator[str]:
+def look(browser: Browser, site: Path, names: Sequence[str], out: Path | None, scheme: Scheme) -> Iterator[str]:
     """Yield all problems of the pages at each width. The screenshots are written to `out`."""
     with served(site) as address:
         for width, name in product(WIDTHS, names):
             context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
             picture = out / f"{name.removesuffix('.html')}-{width}.png" if out else None
-            yield from (
-                f"{name} at {width}: {what}" for what in stumbles(context.new_page(), address, name, picture)
-            )
+            yield from (f"{name} at {width}: {what}" for what in stumbles(context.new_page(), address, name, picture))
             context.close()
 
 
 def main(arguments: list[str]) -> int:
     """Take the screenshots, and print the problems."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("pages", nargs="*", help="as en/look.html; else all")
     parser.add_argument("--dark", action="store_true")

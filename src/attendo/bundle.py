@@ -238,9 +238,7 @@ def save_description(folder: Path, bundle: Bundle, texts: Iterable[str] | None =
 
 def save_card(folder: Path, card: dict[str, Any]) -> None:
     """Replace card.json atomically."""
-    write_atomic(
-        folder / "card.json", json.dumps({"format": FORMAT, **card}, indent=1, ensure_ascii=False) + "\n"
-    )
+    write_atomic(folder / "card.json", json.dumps({"format": FORMAT, **card}, indent=1, ensure_ascii=False) + "\n")
 
 
 EXAMPLES = "examples.json"  # not in the card, because exports contain the card, and the texts may be private
@@ -248,9 +246,7 @@ EXAMPLES = "examples.json"  # not in the card, because exports contain the card,
 
 def save_examples(folder: Path, texts: Iterable[str], most: int) -> None:
     """Write 3 texts, cut to `most` characters at a word boundary. Texts of 15 to 80 characters are preferred."""
-    is_short = {
-        shorten(text, most, placeholder="", break_on_hyphens=False): 15 <= len(text) <= 80 for text in texts
-    }
+    is_short = {shorten(text, most, placeholder="", break_on_hyphens=False): 15 <= len(text) <= 80 for text in texts}
     chosen = sorted(filter(None, is_short), key=lambda text: not is_short[text])[:3]
     write_atomic(folder / EXAMPLES, json.dumps(chosen, indent=1, ensure_ascii=False) + "\n")
 
@@ -300,9 +296,7 @@ def save_tensors(
         tensors = dict(sorted(tensors.items(), key=lambda one: (types.index(one[1].dtype), one[0])))
         # copies, because `numpy` fixes the size of a storage, which FSDP changes
         computed = (tensor.clone() for tensor in tensors.values())
-    header: dict[str, Any] = {
-        "__metadata__": {"format": f"attendo {FORMAT}", "step": str(step), **_hashes(bundle)}
-    }
+    header: dict[str, Any] = {"__metadata__": {"format": f"attendo {FORMAT}", "step": str(step), **_hashes(bundle)}}
     end = 0
     for name, tensor in tensors.items():
         place = [end, end := end + tensor.nbytes]
@@ -436,9 +430,7 @@ def load_model(folder: Path, bundle: Bundle, *, mapped: bool = False, quantized:
                         f"{path} was trained with a different {part} than the one in its folder. Restore both"
                     )
             if header.get("weights_sha256") not in (None, _weights_sha256(path.open("rb"))):
-                raise AttendoError(
-                    f"{path} is damaged: its weights do not match their hash. Restore it, or resume"
-                )
+                raise AttendoError(f"{path} is damaged: its weights do not match their hash. Restore it, or resume")
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - no mapping
             layers = {
                 name: QuantizedLinear(file.get_tensor(name), file.get_tensor(name + SCALE), None)
@@ -449,9 +441,7 @@ def load_model(folder: Path, bundle: Bundle, *, mapped: bool = False, quantized:
                 del slices[name + SCALE]
             for name, found in slices.items():
                 if name not in layers and found.get_dtype() not in DTYPES:
-                    raise AttendoError(
-                        f"{path}: {name} has type {found.get_dtype()} (expected F32). Restore the file"
-                    )
+                    raise AttendoError(f"{path}: {name} has type {found.get_dtype()} (expected F32). Restore the file")
             stored = {name: found.get_shape() for name, found in slices.items()}
             stored |= {name: (layer.out_features, layer.in_features) for name, layer in layers.items()}
             model = bundle.sized_model(path, stored, empty=mapped)
@@ -474,9 +464,7 @@ def _map(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     new = {}
     for name, old in model.named_parameters():
         found = tensors[name]
-        new[id(old)] = nn.Parameter(
-            found.float() if found.dtype == torch.float16 else found, requires_grad=False
-        )
+        new[id(old)] = nn.Parameter(found.float() if found.dtype == torch.float16 else found, requires_grad=False)
         new[id(old)].is_mapped = True
     for module in model.modules():
         for name, old in list(module.named_parameters(recurse=False, remove_duplicate=False)):

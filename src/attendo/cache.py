@@ -64,9 +64,7 @@ def private(folder: Path) -> Iterator[Path]:
     except NotADirectoryError:
         raise AttendoError(f"the cache folder {folder} is not a folder. {_REMEDY}") from None
     except OSError as error:
-        raise AttendoError(
-            f"the cache folder {folder} cannot be used: {error.strerror}. {_REMEDY}"
-        ) from error
+        raise AttendoError(f"the cache folder {folder} cannot be used: {error.strerror}. {_REMEDY}") from error
     if descriptor is None:
         yield folder
         return
@@ -118,11 +116,7 @@ def _opened(place: Path, opened: Callable[[Path], S]) -> S:
     if os.name != "nt":
         for path in (place, *(place.iterdir() if place.is_dir() else ())):
             found = path.lstat()
-            if (
-                found.st_uid not in (0, os.geteuid())
-                or stat.S_ISLNK(found.st_mode)
-                or _others_may_write(found)
-            ):
+            if found.st_uid not in (0, os.geteuid()) or stat.S_ISLNK(found.st_mode) or _others_may_write(found):
                 raise DamagedFile(f"{path} may have been written by another user")
     return opened(place)
 

@@ -142,9 +142,7 @@ def _refuse_unknown(section: type, table: Mapping[str, Any], name: str, place: s
     fields = [field.name for field in dataclasses.fields(section) if field.init]
     for key, value in table.items():
         if key not in fields:
-            raise AttendoError(
-                f"unknown key {_dotted(name, key)}{place}; {nearest(key, fields, 'known keys')}"
-            )
+            raise AttendoError(f"unknown key {_dotted(name, key)}{place}; {nearest(key, fields, 'known keys')}")
         if isinstance(value, Mapping) and dataclasses.is_dataclass(kind := get_type_hints(section)[key]):
             _refuse_unknown(kind, value, _dotted(name, key), place)  # pyright: ignore[reportArgumentType]
 

@@ -15,9 +15,7 @@ CustomModules = Callable[[Any], object]
 """A user's function that inserts custom modules into a newly built model, in place."""
 
 LOAD = "attendo.load({folder!r}, own_parts={parts})"
-RESUME = (
-    "from attendo.runs.resume import resumed_run; resumed_run({folder!r}, own_parts={parts}).to_end(print)"
-)
+RESUME = "from attendo.runs.resume import resumed_run; resumed_run({folder!r}, own_parts={parts}).to_end(print)"
 VERIFY = "from attendo.runs.resume import verify_resume; print(verify_resume({folder!r}, own_parts={parts}))"
 
 

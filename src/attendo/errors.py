@@ -85,7 +85,5 @@ def port_refused(error: OSError, port: int, host: str = "") -> AttendoError:
     # socket.create_server appends the address that it tried to the error text
     why = (error.strerror or str(error)).partition(" (while attempting")[0]
     if host:
-        return AttendoError(
-            f"cannot listen on {host}, port {port} ({why}). Choose others with `host` and `port`"
-        )
+        return AttendoError(f"cannot listen on {host}, port {port} ({why}). Choose others with `host` and `port`")
     return AttendoError(f"cannot listen on port {port} ({why}). Choose another with `port`")

@@ -76,9 +76,7 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def atomic_folder(
-    path: Path, replace: bool = False, mode: int = 0o777, parents: bool = False
-) -> Iterator[Path]:
+def atomic_folder(path: Path, replace: bool = False, mode: int = 0o777, parents: bool = False) -> Iterator[Path]:
     """Yield an empty hidden folder, which becomes `path` atomically when the block ends without an error.
 
     Before the folder is renamed, all files are flushed to disk and get the permissions `mode` minus the umask. After an

@@ -121,9 +121,7 @@ def confusion_matrix(
     _check_rows(true, predicted)
     for classes in (true, predicted):
         if classes.min() < 0 or classes.max() >= n_classes:
-            raise AttendoError(
-                f"classes {classes.min()} to {classes.max()} must be between 0 and {n_classes - 1}"
-            )
+            raise AttendoError(f"classes {classes.min()} to {classes.max()} must be between 0 and {n_classes - 1}")
     pairs = true.astype(np.int64) * n_classes + predicted
     return np.bincount(pairs, minlength=n_classes**2).reshape(n_classes, n_classes)
 
@@ -291,9 +289,7 @@ def macro_f1_sums(true: Integer[ndarray, " n"], predicted: Integer[ndarray, " n"
     return RowSums("macro-F1", rows, lambda sums: _macro_f1(sums[:n_classes], sums[n_classes:]))
 
 
-def _sentence_sums(
-    name: str, metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]
-) -> RowSums:
+def _sentence_sums(name: str, metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> RowSums:
     _check_pairs(hypotheses, references)
     # sacreBLEU has no public functions for this; its significance tests call the same two private ones
     rows = np.array(metric._extract_corpus_statistics(list(hypotheses), [list(references)]), np.float64)
@@ -311,9 +307,7 @@ def _bleu_metric(tokenize: str) -> BLEU:
     try:
         return BLEU(tokenize=tokenize, force=True)  # force: no warning about text tokenized already
     except RuntimeError as error:
-        raise AttendoError(
-            f"tokenize={tokenize!r} requires: pip install 'sacrebleu[{tokenize[:2]}]'"
-        ) from error
+        raise AttendoError(f"tokenize={tokenize!r} requires: pip install 'sacrebleu[{tokenize[:2]}]'") from error
 
 
 def _f1(hits: ndarray, either: ndarray) -> ndarray:

@@ -44,9 +44,7 @@ class _Model(nn.Module):
     def __init__(self, config: ModelConfig, architecture: Architecture):
         super().__init__()
         if config.architecture != architecture:
-            raise ValueError(
-                f"config.architecture={config.architecture!r} must be {architecture!r} for this class"
-            )
+            raise ValueError(f"config.architecture={config.architecture!r} must be {architecture!r} for this class")
         self.config = config
 
     def output(self, hidden: Float[Tensor, "*batch d_hidden"]) -> Float[Tensor, "*batch vocab_or_classes"]:
@@ -311,9 +309,7 @@ def _padding(lengths: Tensor | None) -> Mask | None:
 
 
 def _tokens(config: ModelConfig) -> TokenEmbedding:
-    return TokenEmbedding(
-        config.vocab_size, config.d_model, scaled=config.embedding_scale, pad_id=config.pad_id
-    )
+    return TokenEmbedding(config.vocab_size, config.d_model, scaled=config.embedding_scale, pad_id=config.pad_id)
 
 
 def _embedding(config: ModelConfig, tokens: TokenEmbedding) -> InputEmbedding:

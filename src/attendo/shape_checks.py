@@ -131,6 +131,4 @@ def _require_positions(config: Any) -> None:
 @cache
 def _choices(config: type) -> dict[str, tuple[Any, ...]]:
     """Return the allowed values of each option that is a Literal."""
-    return {
-        name: get_args(hint) for name, hint in get_type_hints(config).items() if get_origin(hint) is Literal
-    }
+    return {name: get_args(hint) for name, hint in get_type_hints(config).items() if get_origin(hint) is Literal}

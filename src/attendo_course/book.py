@@ -162,9 +162,7 @@ class Source:
 
     def text(self, language: Language) -> str:
         """Return the authors, year and title as one line."""
-        unknown = (
-            "" if self.link else Localized(" (no public link known)", "（公開リンクは不明）").text(language)
-        )
+        unknown = "" if self.link else Localized(" (no public link known)", "（公開リンクは不明）").text(language)
         return f"{self.authors} ({self.year}). {self.title.text(language)}{unknown}"
 
 
@@ -222,9 +220,7 @@ def entry_facts(name: str) -> dict[str, Any]:
     ('heads', 'bishop')
     """
     en, ja = (sections(language)[name] for language in ("en", "ja"))
-    topic = next(
-        (key for key, facts in table("book/topics.toml").items() if name in facts["items"].split()), None
-    )
+    topic = next((key for key, facts in table("book/topics.toml").items() if name in facts["items"].split()), None)
     if topic is None:
         raise LookupError(f"book/topics.toml: {name} has no topic")
     quotations = zip(en.quotations, ja.quotations, strict=True)

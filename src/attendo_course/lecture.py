@@ -255,9 +255,7 @@ class _Layer(nn.Module, Generic[BlockT]):
     """The first and the last sub-layer of a block of attendo, which encoder and decoder layers have in common."""
 
     block: BlockT
-    layernorm1 = _part(
-        "block.self_attention_residual.norm", "The layer normalization after the self-attention."
-    )
+    layernorm1 = _part("block.self_attention_residual.norm", "The layer normalization after the self-attention.")
 
     @classmethod
     def over(cls, block: BlockT) -> Self:
@@ -286,9 +284,7 @@ class EncoderLayer(_Layer[blocks.EncoderBlock]):
     torch.Size([1, 3, 4])
     """
 
-    layernorm2 = _part(
-        "block.feed_forward_residual.norm", "The layer normalization after the feed-forward network."
-    )
+    layernorm2 = _part("block.feed_forward_residual.norm", "The layer normalization after the feed-forward network.")
 
     def __init__(self, d_model: int, num_heads: int, conv_hidden_dim: int, p: float = 0.1):
         super().__init__()
@@ -298,9 +294,7 @@ class EncoderLayer(_Layer[blocks.EncoderBlock]):
             partial(_add_norm, d_model, p),
         )
 
-    def forward(
-        self, x: Float[Tensor, "bs len d_model"], mask: Mask | None = None
-    ) -> Float[Tensor, "bs len d_model"]:
+    def forward(self, x: Float[Tensor, "bs len d_model"], mask: Mask | None = None) -> Float[Tensor, "bs len d_model"]:
         """Return the output at each position. Each position attends to all positions that the mask allows."""
         return self.block(x, mask)
 
@@ -317,12 +311,8 @@ class DecoderLayer(_Layer[blocks.DecoderBlock]):
     torch.Size([1, 3, 4])
     """
 
-    layernorm2 = _part(
-        "block.cross_attention_residual.norm", "The layer normalization after the cross-attention."
-    )
-    layernorm3 = _part(
-        "block.feed_forward_residual.norm", "The layer normalization after the feed-forward network."
-    )
+    layernorm2 = _part("block.cross_attention_residual.norm", "The layer normalization after the cross-attention.")
+    layernorm3 = _part("block.feed_forward_residual.norm", "The layer normalization after the feed-forward network.")
 
     def __init__(self, d_model: int, num_heads: int, conv_hidden_dim: int, p: float = 0.1):
         super().__init__()
@@ -338,9 +328,7 @@ class DecoderLayer(_Layer[blocks.DecoderBlock]):
         """The cross-attention of the layer. `cross_mha(u, h_enc, h_enc)` also returns the attention weights."""
         attention, residual = self.block.cross_attention, self.block.cross_attention_residual
         if attention is None or residual is None:
-            raise ValueError(
-                "the block of this layer has no cross-attention; wrap a block of an encoder-decoder"
-            )
+            raise ValueError("the block of this layer has no cross-attention; wrap a block of an encoder-decoder")
         return MultiHeadAttention.over(attention, residual.dropout)
 
     def forward(
@@ -555,9 +543,7 @@ class TransformerClassifier(nn.Module):
     def encoder(self) -> Encoder:
         """The embedding and the layers of the model."""
         model = self.model
-        return Encoder.over(
-            model.embedding, model.encoder, model.config.max_len, as_published=self.as_published
-        )
+        return Encoder.over(model.embedding, model.encoder, model.config.max_len, as_published=self.as_published)
 
     def forward(self, x: Int[Tensor, "bs len"]) -> Float[Tensor, "bs num_answers"]:
         """Return the logits of each text."""

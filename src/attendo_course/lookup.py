@@ -67,9 +67,7 @@ def recipe_weights(
     """
     titles = [recipe.title.text(language) for recipe in RECIPES]
     vectors = pair_vectors([question, *titles])
-    return attention_weights(
-        vectors[:1], vectors[1:], scale=1.0, inverse_temperature=inverse_temperature
-    ).squeeze(0)
+    return attention_weights(vectors[:1], vectors[1:], scale=1.0, inverse_temperature=inverse_temperature).squeeze(0)
 
 
 def find_recipe(question: str, language: Language = "en") -> Recipe:

@@ -127,15 +127,11 @@ def _curves(picture: Picture, language: Language, width: int) -> list[str]:
         first, last = fitted(picture.columns[0], 20), fitted(picture.columns[-1], 20)
         gap = max(1, len(places) * times - columns(first) - columns(last))
         lines.append(" " * left + first + " " * gap + last)
-    legend = Localized(
-        f"Bars from {least:.4g} to {largest:.4g}.", f"棒の範囲は {least:.4g} から {largest:.4g}。"
-    )
+    legend = Localized(f"Bars from {least:.4g} to {largest:.4g}.", f"棒の範囲は {least:.4g} から {largest:.4g}。")
     return [*lines, *_legend(legend, values, None, places, language, width)]
 
 
-def _bars(
-    row: Float[np.ndarray, " points"], least: float, largest: float, height: int, times: int
-) -> list[str]:
+def _bars(row: Float[np.ndarray, " points"], least: float, largest: float, height: int, times: int) -> list[str]:
     """Return the lines of one curve, the top line first. Each point is a column in units of an eighth of a line."""
     steps = (row - least) / ((largest - least) or 1.0) * (height * 8 - 1) + 1  # show the smallest
     eighths = [0 if math.isnan(step) else round(min(max(step, 0.0), height * 8)) for step in steps.tolist()]
@@ -167,9 +163,7 @@ def _legend(
     text = legend.text(language)
     n_rows, n_columns = values.shape
     if len(places) < n_columns or (rows is not None and len(rows) < n_rows):
-        said = Localized(
-            f"Drawn: {len(places)} of {n_columns} points", f"{n_columns} 点のうち {len(places)} 点を表示"
-        )
+        said = Localized(f"Drawn: {len(places)} of {n_columns} points", f"{n_columns} 点のうち {len(places)} 点を表示")
         if rows is not None:
             said = Localized(
                 f"Drawn: {len(rows)} of {n_rows} rows, {len(places)} of {n_columns} columns",

@@ -25,9 +25,7 @@ from attendo_course.algorithms import hyperparameters
 from attendo_course.weather_chain import STATES
 
 
-def vaswani_recipe(
-    size: Literal["base", "big"] = "base", vocab_size: int = 37_000
-) -> dict[str, dict[str, Any]]:
+def vaswani_recipe(size: Literal["base", "big"] = "base", vocab_size: int = 37_000) -> dict[str, dict[str, Any]]:
     """Return the tables [model], [tokenizer], [training] and [decoding] of Vaswani et al. 2017, sections 5 and 6.1.
 
     The training has 100,000 steps (300,000 for "big") with about 25,000 source and 25,000 target tokens per step. The

@@ -12,9 +12,7 @@ from attendo.serving.state import Keys
 
 ASSISTANT = looked_model("language-model", hostile_tokenizer().with_chat(), max_len=4000).prepare()
 MODEL = ("assistant", ASSISTANT, None, None)
-LOADED = (
-    "performance.getEntriesByType('resource').some((one) => one.name.endsWith('dom.js') && one.responseEnd)"
-)
+LOADED = "performance.getEntriesByType('resource').some((one) => one.name.endsWith('dom.js') && one.responseEnd)"
 
 
 @pytest.fixture

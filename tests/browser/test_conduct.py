@@ -289,9 +289,7 @@ def test_letters_of_several_bytes_and_the_ends_of_a_text_have_names(live):
     pieces = ["<s>", "<F0>", "<9F>", "<8C>", "<A7>", "<mask>", "</s>"]
     shown = json.dumps([{"piece": piece, "text": ""} for piece in pieces])
     at.js(f"Object.assign(app.look, {{ source: {shown}.map((token, id) => ({{ id, ...token }})) }})")
-    at.js(
-        "app.layers().forEach((layer) => layer.keys === 'source' && Object.assign(layer, { path: layer.path }))"
-    )
+    at.js("app.layers().forEach((layer) => layer.keys === 'source' && Object.assign(layer, { path: layer.path }))")
     at.js("app.emit('numbers')")
     at.until("document.querySelectorAll('#ribbons .tokens')[0].children.length > 0")
     told = at.page.evaluate(
@@ -381,9 +379,7 @@ def test_what_an_address_says_in_vain_is_left_out_and_told_once(live, family, ad
     assert "left out" not in at.page.text_content("#status")
     at.page.wait_for_timeout(500)
     assert not [
-        name
-        for name in unfit - {"head", "query", "layer", "language"}
-        if f"{name}=" in at.page.url.partition("#")[2]
+        name for name in unfit - {"head", "query", "layer", "language"} if f"{name}=" in at.page.url.partition("#")[2]
     ]
     at.visit.check()  # no question was refused
 

@@ -174,9 +174,7 @@ def test_what_a_bias_hides_has_no_weight_and_no_color(visit, tokenizer, tmp_path
     assert "∞" not in "".join(at.page.locator("#layers-positions .color-scale").all_text_contents())
     shown = at.page.inner_text("#layers-positions")
     assert f"Window, a bias by distance: {len(weights)} distances, 2 heads" in shown
-    assert (
-        "Encoder self-attention, layer 2: what is added to the scores, distances down, heads across" in shown
-    )
+    assert "Encoder self-attention, layer 2: what is added to the scores, distances down, heads across" in shown
     assert "Encoder self-attention, layer 2, head 1: queries down" in shown
     assert "Compare by" not in shown and "How alike" not in shown
     panel, end = at.page.locator("#layers-positions"), f"position {len(weights) - 1}"
@@ -222,15 +220,11 @@ def test_the_whole_state_is_in_the_address(visit, served, sessions, tokenizer):
     edits = [{"kind": "off", "path": "decoder.blocks.1.cross_attention", "head": 1, "how": "zero"}]
     layer = "decoder.blocks.0.self_attention"
     state = {"text": text_of(tokenizer, 8), "edits": edits, "layer": layer, "head": 1, "view": "layers"}
-    visited = visit(
-        address_of(served(session), **state, language="ja", theme="dark", query=2, key=1, locked=True)
-    )
+    visited = visit(address_of(served(session), **state, language="ja", theme="dark", query=2, key=1, locked=True))
     at = Looking(visited, session)
     assert at.js("app.look.ask.edits") == [edits[0] | {"beta": 1.0}]
     assert (at.state("layer"), at.state("head"), at.state("view")) == (layer, 1, "layers")
-    assert (
-        at.page.evaluate("document.documentElement.lang + document.documentElement.dataset.theme") == "jadark"
-    )
+    assert at.page.evaluate("document.documentElement.lang + document.documentElement.dataset.theme") == "jadark"
     assert f"{at.weights()[2, 1]:.4f}" == at.page.text_content("#value")
     at.page.click("#language")
     at.page.wait_for_timeout(600)

@@ -40,9 +40,7 @@ PRESS = """name => {
 
 
 @pytest.mark.parametrize("family", ["translation", *(pytest.param(f, marks=full) for f in FAMILIES[1:])])
-def test_in_a_file_everything_that_is_there_works_and_the_header_says_how_to_do_more(
-    saved, tokenizer, family
-):
+def test_in_a_file_everything_that_is_there_works_and_the_header_says_how_to_do_more(saved, tokenizer, family):
     at = saved(family, text_of(tokenizer, 8), **({"max_tokens": 4} if family == "language-model" else {}))
     assert "attendo look DIR --serve" in at.page.text_content("#saved-note")
     held = (at.state("layer"), at.state("head"))
@@ -73,9 +71,7 @@ def test_in_a_file_everything_that_is_there_works_and_the_header_says_how_to_do_
 @pytest.mark.full
 def test_axe_finds_nothing_in_a_file(visit, sessions, tokenizer, tmp_path):
     path = tmp_path / "page.html"
-    path.write_text(
-        saved_page(sessions["translation"], LookRequest(text=text_of(tokenizer, 8))), encoding="utf-8"
-    )
+    path.write_text(saved_page(sessions["translation"], LookRequest(text=text_of(tokenizer, 8))), encoding="utf-8")
     page = visit(path.as_uri(), bypass_csp=True).ready()
     for name in ("off", "search"):
         page.click(f"#tab-{name}")
@@ -147,9 +143,7 @@ def test_thumbnails_of_a_long_text_have_the_scale_of_the_map_and_tell_it(live, t
     assert scale.startswith(f"0{top}") and "√" in scale
     open_ = at.page.locator('button.head[aria-pressed="true"]')
     assert f"strongest color: weight {top}, on a scale of √" in open_.get_attribute("title")
-    darkest = at.js(
-        "getComputedStyle(document.documentElement).getPropertyValue('--shade-4').slice(11, 18)"
-    ).strip()
+    darkest = at.js("getComputedStyle(document.documentElement).getPropertyValue('--shade-4').slice(11, 18)").strip()
     strongest = [int(darkest[i : i + 2], 16) for i in (1, 3, 5)]
     colors = at.page.locator("canvas.thumbs").evaluate(
         """canvas => {
@@ -163,9 +157,7 @@ def test_thumbnails_of_a_long_text_have_the_scale_of_the_map_and_tell_it(live, t
     at.open_settings()
     at.page.select_option("#color", "linear")
     assert at.page.locator("#view-attention .scale").text_content() == "01"
-    at.until(
-        "document.querySelector('button.head[aria-pressed=\"true\"]').title.endsWith('strongest color: weight 1')"
-    )
+    at.until("document.querySelector('button.head[aria-pressed=\"true\"]').title.endsWith('strongest color: weight 1')")
     at.visit.check()
 
 

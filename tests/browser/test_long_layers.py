@@ -49,9 +49,7 @@ def test_the_open_head_alone_is_asked_for(visit, served, session, tokenizer, tmp
         powers = np.exp(scores[: row + 1] - scores[: row + 1].max())
         assert np.allclose(powers / powers.sum(), shown[: row + 1], atol=1e-5)
         assert len(set(scores[row + 1 :])) > 0.9 * (n - row - 2)  # behind the mask they have scores, too
-        assert np.isclose(
-            at.js(f"app.numbersNow('{path}').valueNorm({head}, {key})"), norms[head][key], rtol=1e-4
-        )
+        assert np.isclose(at.js(f"app.numbersNow('{path}').valueNorm({head}, {key})"), norms[head][key], rtol=1e-4)
         value = at.js(f"[...app.numbersNow('{path}').value({head}, {key})]")
         assert np.allclose(value, seen.record[path].value[0, head * N_SHARED // N_HEADS, key], atol=1e-5)
     visited.check()

@@ -387,9 +387,7 @@ def test_each_line_is_a_row_with_its_own_bars_and_the_table_is_saved(at, site):
     rows = page.evaluate(
         "[...document.querySelectorAll('.row')].map((row) => [...row.cells].map((cell) => cell.innerText.trim()))"
     )
-    assert rows == [
-        [line, one.label, percent(one.probability)] for line, one in zip(lines, found, strict=True)
-    ]
+    assert rows == [[line, one.label, percent(one.probability)] for line, one in zip(lines, found, strict=True)]
     with page.expect_download() as saving:
         page.click("#csv")
     saved = list(csv.reader(io.StringIO(saving.value.path().read_text("utf-8"), newline="")))
@@ -397,8 +395,7 @@ def test_each_line_is_a_row_with_its_own_bars_and_the_table_is_saved(at, site):
     assert saving.value.suggested_filename == "rain.csv"
     assert saved[0] == ["text", "label", *labels]
     assert [row[:2] for row in saved[1:]] == [
-        [f"'{lines[0]}" if n == 0 else line, one.label]
-        for n, (line, one) in enumerate(zip(lines, found, strict=True))
+        [f"'{lines[0]}" if n == 0 else line, one.label] for n, (line, one) in enumerate(zip(lines, found, strict=True))
     ]
     for row, one in zip(saved[1:], found, strict=True):
         assert list(map(float, row[2:])) == pytest.approx([one.probabilities[name] for name in labels], 1e-5)
@@ -546,15 +543,11 @@ def test_other_words_in_a_continuation_are_listed_and_gone_on_from(at, site):
     page.wait_for_selector(".choices li")
     prompt = f"rain{written[:start].rstrip(' ')}"
     asked = {"model": "writer", "prompt": prompt, "max_tokens": 1, "temperature": 0, "logprobs": 5}
-    top = httpx.post(f"{site.address}v1/completions", json=asked).json()["choices"][0]["logprobs"][
-        "top_logprobs"
-    ][0]
+    top = httpx.post(f"{site.address}v1/completions", json=asked).json()["choices"][0]["logprobs"]["top_logprobs"][0]
     shares = sorted((math.exp(value) for value in top.values()), reverse=True)[:5]
     told = [one.inner_text() for one in page.query_selector_all(".choices .number")]
     rest = iter(map(percent, shares))
-    assert (
-        all(one in rest for one in told) and len(told) >= 3
-    )  # in this order, without tokens that have no text
+    assert all(one in rest for one in told) and len(told) >= 3  # in this order, without tokens that have no text
     rows = page.query_selector_all(".choices button")
     other = next(row for row in rows if row.get_attribute("aria-current") is None)
     head = other.query_selector(".head-word").inner_text()

@@ -38,9 +38,7 @@ SCRIPT = '</script><img src=x onerror="window.harmed=1">'
 # ---- strange texts, small screens, other tongues
 
 
-@pytest.mark.parametrize(
-    "model", ["writer", *(pytest.param(model, marks=full) for model in ("enja", "rain"))]
-)
+@pytest.mark.parametrize("model", ["writer", *(pytest.param(model, marks=full) for model in ("enja", "rain"))])
 def test_a_script_is_a_text(at, site, model):
     visited = at(state={"model": model, "text": SCRIPT, "seed": "1", "max_tokens": "5"})
     page = visited.until(SOME)
@@ -87,9 +85,7 @@ def test_it_is_usable_on_a_phone_in_both_languages(at, site, model, language, wi
         page.tap(".word >> nth=0")
         page.wait_for_selector(".choices .whole:not(:empty)")
         sheet = page.locator(".sheet").bounding_box()
-        assert (
-            sheet["x"] >= 0 and sheet["x"] + sheet["width"] <= width and sheet["y"] + sheet["height"] <= 641
-        )
+        assert sheet["x"] >= 0 and sheet["x"] + sheet["width"] <= width and sheet["y"] + sheet["height"] <= 641
         word = page.locator(".word.open").bounding_box()
         assert word["y"] >= 0 and word["y"] + 20 < sheet["y"]  # above the sheet, so one sees what is replaced
     assert page.evaluate("document.documentElement.scrollWidth") == width
@@ -229,9 +225,7 @@ def test_it_says_why_it_waits_and_tries_again(at, site, status, message, said):
     visited = at(state={})
     page = visited.until(TYPING)
     body, headers = json.dumps({"error": message}), {"retry-after": "1"}
-    page.route(
-        "**/translate", lambda route: route.fulfill(status=status, body=body, headers=headers), times=1
-    )
+    page.route("**/translate", lambda route: route.fulfill(status=status, body=body, headers=headers), times=1)
     page.fill("#source", "rain")  # at once, so only one request is sent
     visited.until(f"document.getElementById('status').textContent === {json.dumps(said)}")
     shown(visited, site.translated("rain"))
@@ -257,15 +251,11 @@ def test_it_is_a_document_that_runs_only_its_own_modules(site, at):
     given = httpx.get(site.address)
     policy = given.headers["content-security-policy"]
     assert "unsafe" not in policy and "default-src 'none'" in policy and "connect-src 'self'" in policy
-    assert not re.search(
-        r"\son\w+\s*=\s*[\"']|https?:|\sstyle=", re.sub(r"(?s)<script.*?</script>", "", given.text)
-    )
+    assert not re.search(r"\son\w+\s*=\s*[\"']|https?:|\sstyle=", re.sub(r"(?s)<script.*?</script>", "", given.text))
     again = httpx.get(site.address, headers={"if-none-match": given.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
     visited = at()
-    loaded = visited.until(TYPING).evaluate(
-        "performance.getEntriesByType('resource').map(({ name }) => name)"
-    )
+    loaded = visited.until(TYPING).evaluate("performance.getEntriesByType('resource').map(({ name }) => name)")
     names = [url.split("/assets/")[1].partition("/")[2] for url in loaded if "/assets/" in url]
     assert len(names) == len(loaded) - 1  # and the models
     styles = ["shared/tokens.css", "shared/base.css", "serve/serve.css"]

@@ -62,9 +62,7 @@ def test_one_line_for_each_text(trained):
     assert len(lines) == 3
     assert lines.pop(1) == ["", ""]  # no text, no label
     assert all(label in ("snow", "other") and 0.5 <= float(p) <= 1 for label, p in lines)
-    facts = [
-        json.loads(line) for line in attendo("classify", folder, "it will snow .", "--json").out.splitlines()
-    ]
+    facts = [json.loads(line) for line in attendo("classify", folder, "it will snow .", "--json").out.splitlines()]
     assert facts[0]["label"] == lines[0][0]
     assert sum(facts[0]["probabilities"].values()) == pytest.approx(1)
 
@@ -113,11 +111,7 @@ def test_evaluation_prints_the_measures_and_the_matrix(trained, files, tmp_path)
     alone.write_text("snow\tit will snow .\n")
     outcome = attendo("evaluate", folder, files[0])
     assert outcome.code == 0, outcome.err
-    assert (
-        "accuracy" in outcome.out
-        and "macro-F1" in outcome.out
-        and "rows: label, columns: prediction" in outcome.out
-    )
+    assert "accuracy" in outcome.out and "macro-F1" in outcome.out and "rows: label, columns: prediction" in outcome.out
     assert "120 of 120 texts are also in the training file" in outcome.err
     facts = json.loads(attendo("evaluate", folder, files[0], "--json").out)
     assert sum(map(sum, facts["confusion"])) == 120
@@ -155,9 +149,7 @@ def test_a_new_run_validates_on_a_tenth_and_one_without_that_word_as_before(trai
     data = read_toml(folder / "config.toml")["data"]
     assert (data.pop("valid_share"), data["train"]) == (0.1, [str(files[0])])
     assert build(LabelledData, data, "[data]").valid_share == 0.01
-    said = refused(
-        "train", "classification", "--train", files[0], "--set", "data.valid_share=0.5", "--out", tmp_path
-    )
+    said = refused("train", "classification", "--train", files[0], "--set", "data.valid_share=0.5", "--out", tmp_path)
     assert "valid_share=0.5 must be above 0 and at most 0.2" in said
 
 
@@ -192,8 +184,7 @@ def test_the_nearest_lines_of_a_file(masked, tmp_path):
     near = tmp_path / "lines.txt"
     near.write_text("\n".join(texts) + "\n", encoding="utf-8")
     rows = [
-        line.split("\t")
-        for line in attendo("embed", folder, texts[4], "--nearest", near, "-n", "3").out.splitlines()
+        line.split("\t") for line in attendo("embed", folder, texts[4], "--nearest", near, "-n", "3").out.splitlines()
     ]
     assert rows[0] == [f"> {texts[4]}"]
     assert rows[1] == ["5", "1.0000", texts[4]]
@@ -216,9 +207,7 @@ def test_a_classifier_starts_from_a_masked_model(masked, files, tmp_path):
     start, _ = masked
     run = tmp_path / "run"
     budget = ["--steps", "1", "--set", "training.learning_rate=1e-12", "--set", "training.precision=float32"]
-    outcome = attendo(
-        "train", "classification", "--train", files[0], "--out", run, "--init-from", start, *budget
-    )
+    outcome = attendo("train", "classification", "--train", files[0], "--out", run, "--init-from", start, *budget)
     assert outcome.code == 0, outcome.err
     assert f"tensors are initialized from {start}: embedding, encoder" in outcome.err
     assert "; new: output_proj" in outcome.err
@@ -316,8 +305,7 @@ def test_the_doctor_reads_labelled_texts_too(tmp_path):
     assert "1  rare-labels: a label has fewer than 10 rows\n             line 12\n" in said
     table.write_text("number,text\n4,rain\n5,rain\n")  # two ratings of a text
     assert (
-        "several-labels" not in (said := attendo("doctor", table, "--columns", "number,text").out)
-        and "2 rows" in said
+        "several-labels" not in (said := attendo("doctor", table, "--columns", "number,text").out) and "2 rows" in said
     )
     (tmp_path / "chat.jsonl").write_text('{"question": "a", "answer": "b"}\n' * 2)
     assert "-labels" not in (said := attendo("doctor", tmp_path / "chat.jsonl").out) and "1  dupl" in said
@@ -326,13 +314,9 @@ def test_the_doctor_reads_labelled_texts_too(tmp_path):
 def test_copies_and_contradictions_are_said_before_training(tmp_path):
     table = tmp_path / "rows.tsv"
     texts = [("ab"[i % 2], f"text {i}") for i in range(40)]
-    lines = [
-        f"{label}\t{text}\n" for label, text in [*texts, ("a", "text 0"), ("b", "text 2"), ("b", "text 2")]
-    ]
+    lines = [f"{label}\t{text}\n" for label, text in [*texts, ("a", "text 0"), ("b", "text 2"), ("b", "text 2")]]
     table.write_text("".join(lines))
-    said = attendo(
-        "plan", "classification", "--train", table, *settings(SMALL), *ONE_LAYER, "--threads", "1"
-    ).err
+    said = attendo("plan", "classification", "--train", table, *settings(SMALL), *ONE_LAYER, "--threads", "1").err
     assert "exact copies of an earlier row: 2 (lines 41, 43)" in said
     assert "texts have a different label in an earlier row: 1 (line 42)" in said
 
@@ -359,9 +343,7 @@ def test_the_ngrams_belong_to_the_run(trained, tmp_path):
     (text,) = ("it will snow and rain .",)
     found = session.answer("look", {"text": text, "search": "greedy"})["outcome"]
     (row,) = user.classify([text])
-    assert {each["label"]: each["probability"] for each in found["labels"]} == pytest.approx(
-        row.probabilities
-    )
+    assert {each["label"]: each["probability"] for each in found["labels"]} == pytest.approx(row.probabilities)
     reasons = user.ngrams.reasons(text, user.labels.names.index(row.label))
     assert found["ngrams_share"] == pytest.approx(0.6)
     assert [each["ngram"] for each in found["ngrams"]] == [ngram for ngram, _ in reasons]
@@ -383,12 +365,8 @@ def test_look_names_the_ngrams(trained):
 def test_thresholds_are_chosen_stored_used_and_removed(trained, files, tmp_path):
     folder = shutil.copytree(trained[0], tmp_path / "run")
     plain = attendo("classify", folder, "it will snow .").out
-    assert refused("thresholds", folder, "--abstain", "0.5", "--remove").startswith(
-        "Invalid value: --precision,"
-    )
-    assert "threshold 'hail=0.5': unknown label 'hail'" in refused(
-        "thresholds", folder, "--threshold", "hail=0.5"
-    )
+    assert refused("thresholds", folder, "--abstain", "0.5", "--remove").startswith("Invalid value: --precision,")
+    assert "threshold 'hail=0.5': unknown label 'hail'" in refused("thresholds", folder, "--threshold", "hail=0.5")
     chosen = attendo("thresholds", folder, "--abstain", "0.5")
     assert chosen.code == 0, chosen.err
     assert "50.00% of the texts have a label" in chosen.out

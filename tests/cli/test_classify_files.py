@@ -42,9 +42,7 @@ def test_a_table_of_texts_gets_its_labels(folder, tmp_path):
     assert refused(*asked) == f"{out} already exists. Choose another name, or remove it"
     unknown = refused(*asked[:4], "--output", tmp_path / "b.csv", "--columns", "text")
     assert "has no column 'text' (found: 'id', 'body'). Fix --columns, or use column numbers" in unknown
-    assert "must end in .csv, .tsv, .jsonl, .parquet, .xlsx" in refused(
-        *asked[:4], "--output", tmp_path / "a.txt"
-    )
+    assert "must end in .csv, .tsv, .jsonl, .parquet, .xlsx" in refused(*asked[:4], "--output", tmp_path / "a.txt")
     as_json = [*asked[:4], "--json", "--columns", "text=body", "--keep"]
     lines = [json.loads(line) for line in attendo(*as_json, "id").out.splitlines()]
     assert [(line["line"], line["id"], line["label"]) for line in lines] == [
@@ -99,9 +97,7 @@ def test_columns_of_the_input_are_kept_before_what_was_found(folder, tmp_path):
     assert "'opened' (found: 'id', 'price', 'text'). Fix --columns or --keep" in refused(
         *start, table, "--columns", "3", *end, "id,opened"
     )
-    assert "already has a column 'label'. Give this column by its number" in refused(
-        *start, table, *end, "label"
-    )
+    assert "already has a column 'label'. Give this column by its number" in refused(*start, table, *end, "label")
     assert "one column is named twice" in refused(*start, table, *end, "id,id")
     assert "for example id,opened" in refused(*start, table, *end, "id,")
     assert refused(*start, lines, *end, "id") == f"{lines}: a text file has no columns. Remove --keep"

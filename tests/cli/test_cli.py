@@ -280,9 +280,7 @@ def test_one_line_out_for_each_line_in(trained):
 
 def test_a_generated_line_break_is_written_as_a_space(trained, monkeypatch):
     found = Candidate("rain\r\nand\nsnow", (), 0.0, 0.0, (), True)
-    monkeypatch.setattr(
-        Translator, "translate", lambda self, texts, **_: [Translation("", (found,))] * len(texts)
-    )
+    monkeypatch.setattr(Translator, "translate", lambda self, texts, **_: [Translation("", (found,))] * len(texts))
     assert attendo("translate", trained[0], stdin=b"a\nb\n").out == "rain and snow\n" * 2
 
 
@@ -323,9 +321,7 @@ def test_scores_of_given_targets(trained, pairs):
     lines = outcome.out.splitlines()
     assert len(lines) == 120
     for line, candidate in zip(lines, found, strict=False):
-        assert list(map(float, line.split("\t"))) == pytest.approx(
-            [candidate.log_prob, candidate.score], abs=2e-4
-        )
+        assert list(map(float, line.split("\t"))) == pytest.approx([candidate.log_prob, candidate.score], abs=2e-4)
     first = json.loads(attendo("score", trained[0], pairs, "--json").out.splitlines()[0])
     assert (first["line"], len(first["token_log_probs"])) == (1, len(found[0].token_ids) + 1)
 

@@ -197,9 +197,7 @@ def test_a_wrong_value_is_refused_before_anything_slow(tmp_path, setting, said):
 def test_a_folder_in_use_is_refused_and_left_alone(tmp_path, pairs, trained):
     before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
     said = train_refused("--train", pairs, "--out", trained)
-    assert said == (
-        f"{trained} already holds a run. Give another --out, or resume it: attendo resume {trained}"
-    )
+    assert said == (f"{trained} already holds a run. Give another --out, or resume it: attendo resume {trained}")
     assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
     assert "is a file" in train_refused("--train", pairs, "--out", pairs)
     assert "is not empty" in train_refused("--train", pairs, "--out", pairs.parent)

@@ -100,9 +100,7 @@ def test_what_a_person_reads(place, monkeypatch):
 
 
 def test_the_seed_is_that_of_the_samples(place):
-    first, again, other = (
-        scores(place, "c1", "c2", "labelled.tsv", "--seed", seed)["scores"] for seed in (1, 1, 2)
-    )
+    first, again, other = (scores(place, "c1", "c2", "labelled.tsv", "--seed", seed)["scores"] for seed in (1, 1, 2))
     assert first == again
     assert [score["a"] for score in first] == [score["a"] for score in other]
 

@@ -44,10 +44,7 @@ def test_the_demo_start_to_finish_and_again(tmp_path, monkeypatch):
 def test_the_demo_removes_nothing_else(tmp_path):
     run = tmp_path / "run"
     file = pairs_file(tmp_path)
-    assert (
-        attendo("train", "translation", "--train", file, "--out", run, *settings(SMALL), "--steps", "1").code
-        == 0
-    )
+    assert attendo("train", "translation", "--train", file, "--out", run, *settings(SMALL), "--steps", "1").code == 0
     before = sorted(tmp_path.rglob("*"))
     for folder, said in ((run, "already holds a run"), (tmp_path, "is not empty"), (file, "is a file")):
         assert said in refused("demo", "--out", folder, "--fresh")

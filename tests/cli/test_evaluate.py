@@ -35,10 +35,7 @@ def test_only_what_speaks_against_the_languages_is_told(capsys):
     with pytest.raises(AttendoError, match=r"\. Choose the columns with --columns SOURCE,TARGET$"):
         warn_of_order(ENGLISH, swapped, are_parallel=False)
     warn_of_order(ENGLISH | {"target": None}, swapped, are_parallel=False)
-    assert (
-        capsys.readouterr().err
-        == f"warning: {SAID}Japanese. Choose the columns with --columns SOURCE,TARGET\n"
-    )
+    assert capsys.readouterr().err == f"warning: {SAID}Japanese. Choose the columns with --columns SOURCE,TARGET\n"
     warn_of_order(ENGLISH, [(source, source) for source, _ in PAIRS], are_parallel=True)
     said = capsys.readouterr().err
     assert said.startswith("warning: ") and said.endswith("the target is Latin. Check the rows\n")

@@ -92,9 +92,7 @@ def test_the_help_names_every_key_of_the_json(trained):
 
 def test_the_facts_as_json(trained):
     folder, _ = trained
-    facts = json.loads(
-        attendo("generate", folder, "Rain", "--max-tokens", "5", "--json", "--temperature", "0").out
-    )
+    facts = json.loads(attendo("generate", folder, "Rain", "--max-tokens", "5", "--json", "--temperature", "0").out)
     found = library.load(folder).generate("Rain", max_tokens=5, temperature=0.0)
     assert isinstance(library.load(folder), Generator)
     assert (facts["text"], facts["token_ids"]) == (found.text, list(found.token_ids))
@@ -104,10 +102,7 @@ def test_the_facts_as_json(trained):
 def test_a_prompt_longer_than_the_context_is_cut_with_a_word(trained):
     folder, _ = trained
     outcome = attendo("generate", folder, "x" * 30, "--max-tokens", "2")
-    assert (
-        "the prompt is 6 tokens longer than the context length of 24; its beginning was truncated"
-        in outcome.err
-    )
+    assert "the prompt is 6 tokens longer than the context length of 24; its beginning was truncated" in outcome.err
     outcome = attendo("generate", folder, "x" * 25, "--max-tokens", "2")
     assert "the prompt is 1 token longer than" in outcome.err
 
@@ -206,9 +201,7 @@ def test_weights_that_are_bfloat16_are_stored_and_mapped_so(trained, tmp_path):
     assert {parameter.dtype for parameter in mapped.parameters()} == {torch.bfloat16}
     assert mapped.output_proj.weight is mapped.embedding.tokens.weight  # still shared
     said = attendo("generate", tmp_path / "run", "It will", "--max-tokens", "5", "--temperature", "0")
-    few = attendo(
-        "generate", tmp_path / "run", "It will", "--max-tokens", "5", "--temperature", "0", "--bits", "16"
-    )
+    few = attendo("generate", tmp_path / "run", "It will", "--max-tokens", "5", "--temperature", "0", "--bits", "16")
     assert said.out == few.out
 
 

@@ -58,9 +58,7 @@ def test_a_stopped_reply_stays_in_the_conversation(run, monkeypatch):
 
 
 def test_long_conversations_and_commands_without_a_reply_are_said(run):
-    found = replies(
-        run, ["/again", "the rain is here", "the rain is here", "the rain is here"], "--seed", "1"
-    )
+    found = replies(run, ["/again", "the rain is here", "the rain is here", "the rain is here"], "--seed", "1")
     assert "there is no reply to generate again" in found.err
     assert "the conversation is too long: its oldest 2 messages were dropped" in found.err
 

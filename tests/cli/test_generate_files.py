@@ -69,9 +69,7 @@ def test_each_line_is_as_the_command_writes_it_alone(run_folder, tmp_path):
     assert lines == [*(text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ") for text in whole), ""]
     assert whole[0] != whole[3]  # the same prompt with another seed
     for found in (facts[1], facts[4]):
-        alone = attendo(
-            "generate", run_folder, found["prompt"], *options[2:], "--seed", found["seed"], "--json"
-        )
+        alone = attendo("generate", run_folder, found["prompt"], *options[2:], "--seed", found["seed"], "--json")
         assert json.loads(alone.out)["text"] == found["text"]
     n_cut = sum(found["cut"] > 0 for found in facts)
     assert n_cut and f"{n_cut} of 8 prompts were longer than the context length" in outcome.err
@@ -80,10 +78,7 @@ def test_each_line_is_as_the_command_writes_it_alone(run_folder, tmp_path):
 def test_line_breaks_are_spaces(tmp_path, monkeypatch):
     folder, out = saved(tmp_path / "run", max_tokens=6), tmp_path / "out.txt"
     monkeypatch.setattr(Windows, "_read", lambda self, ids, cache: torch.eye(260)[[4 + 10] * len(ids)])
-    assert (
-        attendo("generate", folder, "--input", a_file(tmp_path), "--output", out, "--temperature", "0").code
-        == 0
-    )
+    assert attendo("generate", folder, "--input", a_file(tmp_path), "--output", out, "--temperature", "0").code == 0
     assert out.read_text(encoding="utf-8") == "".join(f"{prompt}{' ' * 6}\n" for prompt in PROMPTS)
 
 

@@ -229,9 +229,7 @@ def test_ranking_over_a_file(run, pairs, tmp_path):
     assert all(columns(line) <= 80 for line in outcome.out.splitlines())
     facts = json.loads(attendo("look", run, "--over", file, "--json").out)
     assert facts["n_rows"] == 4
-    assert [(head["path"], head["head"]) for head in facts["heads"]] == [
-        (h.path, h.head) for h in found.heads
-    ]
+    assert [(head["path"], head["head"]) for head in facts["heads"]] == [(h.path, h.head) for h in found.heads]
     gold.write_text("0-0\n", encoding="utf-8")
     assert "has 1 lines for 4 pairs" in refused("look", run, "--over", file, "--alignments", gold)
 
@@ -351,9 +349,7 @@ def test_one_line_for_each_mistake(run, tmp_path, monkeypatch, arguments, said):
 @pytest.mark.parametrize("option", [["--target", "x"], ["--beam", "2"], ["--max-tokens", "2"]])
 @pytest.mark.parametrize("way", [[TEXT], ["--serve"]])
 def test_options_of_another_family(runs, family, option, way):
-    name = family.removesuffix("-language-model") + (
-        " model" if family == "classification" else " language model"
-    )
+    name = family.removesuffix("-language-model") + (" model" if family == "classification" else " language model")
     said = refused("look", runs / family, *way, *option)
     assert f"{option[0]} applies only to " in said
     assert f"language models, not to a {name}. Leave it out" in said

@@ -50,9 +50,7 @@ def test_the_steps_are_what_the_model_computed(tokenizer, family, options):
             bias = -slope * abs(j - query) if steps.biased else 0.0
             assert key.score == pytest.approx(key.product * steps.scale + bias, abs=1e-4)
             assert key.masked == (layer["causal"] and j > query)
-            assert math.fsum(a * b for a, b in zip(steps.q, key.k, strict=True)) == pytest.approx(
-                key.product, abs=1e-4
-            )
+            assert math.fsum(a * b for a, b in zip(steps.q, key.k, strict=True)) == pytest.approx(key.product, abs=1e-4)
         value = record.value[0, 0 if options else 1]
         torch.testing.assert_close(torch.tensor([key.v for key in steps.keys]), value)
         torch.testing.assert_close(torch.tensor(steps.output), weights @ value, rtol=0, atol=1e-5)
@@ -140,8 +138,7 @@ def test_edits_tell_whose_label_they_make_less_probable(tokenizer):
     assert even.change is not None
     label, points = even.change["labels"][0]["label"], 100 * even.change["total"]
     en, ja = (
-        [line.strip() for line in text_lines(even, None, None, None, language, "answer")]
-        for language in ("en", "ja")
+        [line.strip() for line in text_lines(even, None, None, None, language, "answer")] for language in ("en", "ja")
     )
     assert f"they change the probability of {label} by {points:+.1f} points" in en
     assert any(line.startswith(f"この変更で「{label}」の確率は") for line in ja)
@@ -171,9 +168,7 @@ def test_a_label_comes_with_the_tokens_that_matter_most(monkeypatch):
     assert max(map(len, printed)) <= 80
     pieces = [piece.strip("▁") for piece in view.map().query_pieces]
     listed = ", ".join(f"{pieces[i]} {gained[i]:+.2f}" for i in order[: look_text.MOST_TOKENS])
-    assert " ".join(line.strip() for line in printed).endswith(
-        f" log-probability with minus without a token: {listed}"
-    )
+    assert " ".join(line.strip() for line in printed).endswith(f" log-probability with minus without a token: {listed}")
     monkeypatch.setattr(look_text, "MOST_WORK", 10)
     assert text_lines(view, None, None, None, "en", "answer") == printed[:3]
 

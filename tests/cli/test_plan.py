@@ -53,9 +53,7 @@ def files_of(task, folder):
 @pytest.mark.parametrize("task", ["translation", "classification", "language-model", "masked-language-model"])
 def test_the_plan_is_of_the_model_and_the_batches_that_training_builds(task, tmp_path, quick):
     family = family_of(task)
-    layers = {
-        name: n for name, n in (("n_encoder_layers", 1), ("n_decoder_layers", 1)) if name not in family.model
-    }
+    layers = {name: n for name, n in (("n_encoder_layers", 1), ("n_decoder_layers", 1)) if name not in family.model}
     tables = {
         "model": TINY | layers | ({"max_len": 32} if "language" in task else {}),
         "tokenizer": {"kind": "word"} if task == "classification" else {"vocab_size": 600},
@@ -93,9 +91,7 @@ def test_what_it_prints_fits_80_columns_and_names_what_is_measured(pairs, tmp_pa
 
 
 def test_updates_are_really_tried(pairs):
-    found = plan_run(
-        family_of("translation"), joined(SMALL, {"data": {"train": [str(pairs)]}}), probe_seconds=0.0
-    )
+    found = plan_run(family_of("translation"), joined(SMALL, {"data": {"train": [str(pairs)]}}), probe_seconds=0.0)
     assert found.pace.measured and 0 < found.pace.seconds < 60 and found.pace.peak > 1e6
     assert found.pace.clock == "CPU"
 

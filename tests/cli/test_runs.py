@@ -31,9 +31,7 @@ def test_all_runs_are_listed_by_date_and_damaged_ones_with_the_reason(tmp_path):
     assert errors["no-weights"].startswith("model.safetensors is missing")
     assert "truncated" in errors["cut"]
     lines = attendo("runs", tmp_path).out.splitlines()
-    assert re.fullmatch(
-        rf"2026-03-01 \d\d:00  accuracy 90.0%     12  1 s   {tmp_path}/b/c/first", lines[2]
-    ), lines
+    assert re.fullmatch(rf"2026-03-01 \d\d:00  accuracy 90.0%     12  1 s   {tmp_path}/b/c/first", lines[2]), lines
     assert lines[3] == "    classification; data.tsv (20 rows)"
     assert sum("  damaged  " in line for line in lines) == 3
 

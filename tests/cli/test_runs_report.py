@@ -36,9 +36,7 @@ def test_a_run_has_its_report_in_its_folder(place):
 
 def test_several_runs_on_the_same_axes(place, tmp_path):
     out = tmp_path / "a" / "b"
-    outcome = attendo(
-        "report", place / "one", place / "two", "--out", out, "--by", "minutes", "--language", "ja"
-    )
+    outcome = attendo("report", place / "one", place / "two", "--out", out, "--by", "minutes", "--language", "ja")
     assert outcome.code == 0
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "学習曲線：one, two" in page and "経過時間（分）" in page and "run-1" in page

@@ -32,9 +32,7 @@ def _small_chunks(monkeypatch):
 
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory):
-    return save_run(
-        tmp_path_factory.mktemp("batch_files") / "run", tiny_translator(tiny_tokenizer(), max_len=64)
-    )
+    return save_run(tmp_path_factory.mktemp("batch_files") / "run", tiny_translator(tiny_tokenizer(), max_len=64))
 
 
 def many_lines(n):
@@ -59,9 +57,7 @@ def test_the_command_gives_the_lines_that_stdin_gives(run_folder, tmp_path, monk
     n_endless = sum(not translation.candidates[0].finished for translation in wanted)
     assert f"{n_endless} of 40 translations reached their length limit before their end\n" in outcome.err
     assert outcome.err.splitlines()[-1].startswith("done: 40 lines in ")
-    attendo(
-        "translate", run_folder, "--input", file, "--output", tmp_path / "json", "--json", "--longest", "20"
-    )
+    attendo("translate", run_folder, "--input", file, "--output", tmp_path / "json", "--json", "--longest", "20")
     values = [json.loads(line) for line in (tmp_path / "json").read_text().splitlines()]
     assert [value["line"] for value in values] == list(range(1, 41))
     assert [value["parts"] for value in values] == [translation.parts for translation in wanted]
@@ -135,12 +131,8 @@ def killed_at_times(command, n):
     journal = out.with_name(f"{out.name}.part.json")
     for last in [False] * n + [True]:
         before = journal.read_bytes() if journal.exists() else b""
-        process = subprocess.Popen(
-            [sys.executable, "-c", MAIN, *map(str, command)], stderr=subprocess.DEVNULL
-        )
-        while (
-            not last and process.poll() is None and not (journal.exists() and journal.read_bytes() != before)
-        ):
+        process = subprocess.Popen([sys.executable, "-c", MAIN, *map(str, command)], stderr=subprocess.DEVNULL)
+        while not last and process.poll() is None and not (journal.exists() and journal.read_bytes() != before):
             time.sleep(0.01)
         if not last:
             time.sleep(0.3 * times.random())

@@ -108,9 +108,7 @@ def test_what_is_refused_before_training(words, tmp_path):
     assert "Give --try SETTINGS" in refused(*words)
     words += ["--try", "model.norm=rms"]
     limits = [part for part in words if not str(part).startswith("training.steps=")]
-    limits = [
-        a for a, b in zip(limits, [*limits[1:], ""], strict=True) if (a, str(b)[:5]) != ("--set", "--set")
-    ]
+    limits = [a for a, b in zip(limits, [*limits[1:], ""], strict=True) if (a, str(b)[:5]) != ("--set", "--set")]
     assert "Give --cpu-minutes" in refused(*limits)
     assert "unknown metric bleurt" in refused(*words, "--metric", "bleurt")
     assert "unknown key training.dropout" in refused(*words, "--try", "training.dropout=0.1")

@@ -228,9 +228,7 @@ def test_the_conventions_have_both_languages():
     rows = {}
     for language in ("en", "ja"):
         text = (BOOK / language / "glossary.md").read_text(encoding="utf-8")
-        rows[language] = [
-            line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")
-        ]
+        rows[language] = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     assert len(rows["en"]) == len(rows["ja"]) >= 20
     for english, japanese in zip(rows["en"][1:], rows["ja"][1:], strict=True):
         assert english[:2] == japanese[1::-1]
@@ -264,9 +262,7 @@ def test_a_page_names_its_sources_with_author_title_and_link(page, language):
 
 
 def quotations(language):
-    return [
-        (name, *one.__dict__.values()) for name, part in sections(language).items() for one in part.quotations
-    ]
+    return [(name, *one.__dict__.values()) for name, part in sections(language).items() for one in part.quotations]
 
 
 def numbers(place):
@@ -351,9 +347,7 @@ def test_a_quotation_is_read_word_by_word(line, wanted):
 
 
 def test_a_quotation_in_another_form_is_named():
-    with pytest.raises(
-        LookupError, match=r"^here: the quotation is not '> SOURCE, line N: `words`': > S1 words$"
-    ):
+    with pytest.raises(LookupError, match=r"^here: the quotation is not '> SOURCE, line N: `words`': > S1 words$"):
         book._quotation("> S1 words", "here")
 
 
@@ -378,9 +372,7 @@ def test_every_short_text_has_its_japanese():
 
 
 def test_every_passage_is_called_for_and_has_both_languages():
-    en, ja = (
-        tomllib.loads((BOOK / one / "passages.toml").read_text(encoding="utf-8")) for one in ("en", "ja")
-    )
+    en, ja = (tomllib.loads((BOOK / one / "passages.toml").read_text(encoding="utf-8")) for one in ("en", "ja"))
     found = {f"{module}.{name}" for module, parts in en.items() for name in parts}
     assert texts_called_for("passage") == found
     assert {module: list(parts) for module, parts in ja.items()} == {

@@ -82,9 +82,7 @@ def test_f03_projections_of_any_width():
     expected = multi_head(x[0].numpy(), memory[0].numpy(), arrays(layer), 2, values=values[0].numpy())
     H = layer(x, memory, values=values)
     np.testing.assert_allclose(H[0].detach(), expected, **EXACT)
-    with pytest.raises(
-        (RuntimeError, jaxtyping.TypeCheckError)
-    ):  # dim(q) ≠ dim(k); the latter under the hook
+    with pytest.raises((RuntimeError, jaxtyping.TypeCheckError)):  # dim(q) ≠ dim(k); the latter under the hook
         attention_scores(randn(2, 3), randn(2, 4))
 
 
@@ -109,9 +107,7 @@ def test_f05_retrieval():
 
 def test_f06_single_query():
     query, key, value = randn(1, 6), randn(5, 6, seed=1), randn(5, 2, seed=2)
-    powers = [
-        math.exp(sum(float(query[0, i] * key[t, i]) for i in range(6)) / math.sqrt(6)) for t in range(5)
-    ]
+    powers = [math.exp(sum(float(query[0, i] * key[t, i]) for i in range(6)) / math.sqrt(6)) for t in range(5)]
     expected = sum(powers[t] / sum(powers) * value[t].numpy() for t in range(5))
     np.testing.assert_allclose(attention(query, key, value)[0], expected, **EXACT)
     assert attention(query, key[:1], value[:1]).equal(value[:1])  # T = 1

@@ -38,9 +38,7 @@ def residual(d, eps=1e-5):
 def model(**options):
     torch.set_default_dtype(torch.float64)
     try:
-        built = build_model(
-            ModelConfig(**({"vocab_size": 11, "d_model": 8, "d_ff": 12, "n_heads": 2} | options))
-        )
+        built = build_model(ModelConfig(**({"vocab_size": 11, "d_model": 8, "d_ff": 12, "n_heads": 2} | options)))
     finally:
         torch.set_default_dtype(torch.float32)
     return randomized(built).eval()
@@ -160,9 +158,7 @@ def test_f18_order_comes_from_positions_alone():
 
 
 def test_f19_decoder_layer():
-    block = randomized(
-        DecoderBlock(Attention(8, 2), Attention(8, 2), FeedForward(8, 16), lambda: residual(8))
-    )
+    block = randomized(DecoderBlock(Attention(8, 2), Attention(8, 2), FeedForward(8, 16), lambda: residual(8)))
     y, memory, w = randn(1, 4, 8), randn(1, 6, 8, seed=1), arrays(block)
     seen = block(y, memory, Mask(causal=True))[0].detach()
     x = y[0].numpy()
@@ -171,9 +167,7 @@ def test_f19_decoder_layer():
     attended = multi_head(x, memory[0].numpy(), part(w, "cross_attention"), 2)
     x = layer_norm(x + attended, part(w, "cross_attention_residual.norm"), 1e-5)
     fed = feed_forward(x, part(w, "feed_forward"), relu)
-    np.testing.assert_allclose(
-        seen, layer_norm(x + fed, part(w, "feed_forward_residual.norm"), 1e-5), **EXACT
-    )
+    np.testing.assert_allclose(seen, layer_norm(x + fed, part(w, "feed_forward_residual.norm"), 1e-5), **EXACT)
     later = torch.cat([y[:, :2], randn(1, 2, 8, seed=5)], 1)
     torch.testing.assert_close(block(later, memory, Mask(causal=True))[0, :2], seen[:2], **EXACT)
     padded = torch.cat([memory, 1e3 * randn(1, 2, 8, seed=6)], 1)

@@ -89,9 +89,7 @@ def test_f29_beam_search():
 
 def test_f30_cache():
     sizes = {"vocab_size": 13, "d_model": 8, "d_ff": 16, "n_heads": 2, "dropout": 0.0}
-    lm = DecoderLM(
-        ModelConfig(**sizes, architecture="decoder", n_encoder_layers=0, n_decoder_layers=2)
-    ).double()
+    lm = DecoderLM(ModelConfig(**sizes, architecture="decoder", n_encoder_layers=0, n_decoder_layers=2)).double()
     both = EncoderDecoder(ModelConfig(**sizes, n_encoder_layers=1, n_decoder_layers=2)).double()
     ids, src = torch.tensor([[3, 8, 1, 12, 5]]), torch.tensor([[4, 2, 9]])
     for model, cache, whole in ((lm, lm.start(), lm(ids)), (both, both.start(src), both(src, ids))):

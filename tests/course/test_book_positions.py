@@ -113,9 +113,7 @@ def test_f24_one_hot_weather():
 
 
 def test_ramp_and_inverse_count_from_their_start():
-    torch.testing.assert_close(
-        module.ramp_encoding(torch.arange(1, 4), 4).flatten(), torch.tensor([0.25, 0.5, 0.75])
-    )
+    torch.testing.assert_close(module.ramp_encoding(torch.arange(1, 4), 4).flatten(), torch.tensor([0.25, 0.5, 0.75]))
     positions = module.FixedPositions(module.inverse_encoding, max_len=2, start=1)
     seen = positions(torch.arange(5), 5).flatten()  # beyond the table, which grows
     torch.testing.assert_close(seen, 1 / torch.arange(1.0, 6.0))
@@ -134,9 +132,7 @@ def rotated_in_numpy(x, p, base=10000.0):
 @given(pairs=st.integers(1, 8), p=st.integers(0, 1000), seed=st.integers(0, 99))
 def test_rotary_turns_pairs(pairs, p, seed):
     x = np.random.default_rng(seed).normal(size=2 * pairs)
-    turned = module.rotate(torch.tensor(x)[None], torch.tensor([p]), module.frequencies(len(x) // 2, len(x)))[
-        0
-    ].numpy()
+    turned = module.rotate(torch.tensor(x)[None], torch.tensor([p]), module.frequencies(len(x) // 2, len(x)))[0].numpy()
     np.testing.assert_allclose(turned, rotated_in_numpy(x, p), **EXACT)
 
 
@@ -168,9 +164,7 @@ def test_attention_with_positions_inside_equals_a_transcription(kind):
     x = torch.randn(1, n, d, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         seen = layer(x, x, Mask(causal=True))[0].numpy()
-        q, k, v = (
-            (p(x)[0]).numpy().reshape(n, heads, head_dim) for p in (layer.q_proj, layer.k_proj, layer.v_proj)
-        )
+        q, k, v = ((p(x)[0]).numpy().reshape(n, heads, head_dim) for p in (layer.q_proj, layer.k_proj, layer.v_proj))
         mixed = np.zeros((n, heads, head_dim))
         for h in range(heads):
             for i in range(n):

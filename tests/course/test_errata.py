@@ -84,9 +84,7 @@ def test_the_page_says_what_each_form_gives(number):
 
 def test_code_without_its_outcome_is_named():
     part = Section("nyu", "book/en/nyu.md, E01", "title", ("**Wrong:** words", "```python\n1 + 1\n```"))
-    with pytest.raises(
-        LookupError, match=r"^book/en/nyu\.md, E01: the code after \*\*Wrong:\*\* does not end with"
-    ):
+    with pytest.raises(LookupError, match=r"^book/en/nyu\.md, E01: the code after \*\*Wrong:\*\* does not end with"):
         _snippet(part, "**Wrong:**")
 
 

@@ -185,9 +185,7 @@ def notebook_encoder(ids, theta):
     x = plain.layer_norm(x, plain.part(theta, "embedding.norm"), 1e-12)
     for block in plain.stack(plain.part(theta, "encoder")):
         norms = [plain.part(block, f"{name}_residual.norm") for name in ("self_attention", "feed_forward")]
-        x = plain.layer_norm(
-            x + plain.multi_head(x, x, plain.part(block, "self_attention"), 2), norms[0], 1e-6
-        )
+        x = plain.layer_norm(x + plain.multi_head(x, x, plain.part(block, "self_attention"), 2), norms[0], 1e-6)
         net = plain.feed_forward(x, plain.part(block, "feed_forward"), plain.relu)
         x = plain.layer_norm(x + net, norms[1], 1e-6)
     return x
@@ -217,9 +215,7 @@ def test_by_default_a_padded_text_is_the_text_alone():
         ids = PADDED[row, :n].tolist()
         same(model(PADDED)[row], notebook_classifier(ids, theta))
         same(states[row, :n], notebook_encoder(ids, theta))
-        assert (
-            abs(notebook_classifier(PADDED[row].tolist(), theta) - model(PADDED)[row].tolist()).max() > 1e-4
-        )
+        assert abs(notebook_classifier(PADDED[row].tolist(), theta) - model(PADDED)[row].tolist()).max() > 1e-4
     shorter = PADDED[:, :4]
     assert torch.equal(model(PADDED), model(shorter)), "one more column of padding changes not a bit"
     x = model.encoder.embedding(PADDED)
@@ -232,9 +228,7 @@ def test_by_default_a_padded_text_is_the_text_alone():
 def test_padding_that_no_length_describes_is_refused(ids):
     model = TransformerClassifier(1, **SIZES)
     for call in (model, model.encoder):
-        with pytest.raises(
-            ValueError, match=r"text 1 has padding \(id 1\) at its beginning or between tokens"
-        ):
+        with pytest.raises(ValueError, match=r"text 1 has padding \(id 1\) at its beginning or between tokens"):
             call(torch.tensor(ids))
     TransformerClassifier(1, **SIZES, as_published=True)(torch.tensor(ids))
 
@@ -304,8 +298,7 @@ def test_the_classifier_drops_a_tenth_unless_told_otherwise():
 def notebook_decoder_layer(y, memory, theta):
     """The decoder layer of the lecture's text and figure 4 with two heads, written out."""
     norms = [
-        plain.part(theta, f"{name}_residual.norm")
-        for name in ("self_attention", "cross_attention", "feed_forward")
+        plain.part(theta, f"{name}_residual.norm") for name in ("self_attention", "cross_attention", "feed_forward")
     ]
     attended = plain.multi_head(y, y, plain.part(theta, "self_attention"), 2, causal=True)
     out1 = plain.layer_norm(y + attended, norms[0], 1e-6)
@@ -402,9 +395,7 @@ def test_the_stacks_over_a_model_of_attendo_are_the_model():
 
 
 def test_a_decoder_only_block_has_no_cross_attention():
-    config = ModelConfig(
-        vocab_size=9, d_model=6, d_ff=10, n_heads=2, architecture="decoder", n_encoder_layers=0
-    )
+    config = ModelConfig(vocab_size=9, d_model=6, d_ff=10, n_heads=2, architecture="decoder", n_encoder_layers=0)
     block = DecoderLM(config).decoder.blocks[0]
     with pytest.raises(ValueError, match="the block of this layer has no cross-attention"):
         DecoderLayer.over(block).cross_mha  # noqa: B018

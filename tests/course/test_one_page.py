@@ -100,9 +100,7 @@ def test_loss_and_gradients_are_those_of_the_core(weights, core, ids):
     torch.testing.assert_close(loss, expected, **EXACT)
     expected.backward()
     parameters = dict(core.named_parameters())
-    for (name, weight), gradient in zip(
-        weights.items(), torch.autograd.grad(loss, [*weights.values()]), strict=True
-    ):
+    for (name, weight), gradient in zip(weights.items(), torch.autograd.grad(loss, [*weights.values()]), strict=True):
         assert weight.abs().min() > 0
         theirs = as_in_core(name, parameters[core_name(name)].grad)
         torch.testing.assert_close(gradient, theirs, rtol=1e-12, atol=1e-12)

@@ -75,10 +75,7 @@ def test_what_is_left_out_is_said():
 
 @pytest.mark.parametrize("width", [20, 33, 79])
 def test_paragraphs_keep_every_character_and_break_where_they_may(width):
-    text = (
-        "アテンションの重み a = softmax(-βd) は、距離が大きいほど小さい(β > 0 のとき)。「最も近いキー」を選ぶ。"
-        * 3
-    )
+    text = "アテンションの重み a = softmax(-βd) は、距離が大きいほど小さい(β > 0 のとき)。「最も近いキー」を選ぶ。" * 3
     lines = flowed(text, width, "  ")
     assert max(map(columns, lines)) <= width
     assert "".join("".join(line.split()) for line in lines) == "".join(text.split())

@@ -27,11 +27,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 def residuals(block, eps, n):
     """The norms of a block's sub-layers, in order, as functions of rows."""
-    names = (
-        ["self_attention", "feed_forward"]
-        if n == 2
-        else ["self_attention", "cross_attention", "feed_forward"]
-    )
+    names = ["self_attention", "feed_forward"] if n == 2 else ["self_attention", "cross_attention", "feed_forward"]
     norms = [plain.part(block, f"{name}_residual.norm") for name in names]
     return [lambda x, norm=norm: plain.layer_norm(x, norm, eps) for norm in norms]
 

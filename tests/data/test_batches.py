@@ -44,9 +44,7 @@ def test_no_batch_is_over_the_budget_but_a_single_row_may_be(lengths: np.ndarray
 def test_epochs_and_seeds_differ_in_composition_and_order() -> None:
     source, target = sentences(2000)
     runs = {key: token_batches(source, target, 1024, *key) for key in [(0, 0), (0, 1), (1, 0), (1, 1)]}
-    again = token_batches(
-        source.astype(np.int64), target.astype(np.int64), 1024, 1, 0
-    )  # and are pure functions
+    again = token_batches(source.astype(np.int64), target.astype(np.int64), 1024, 1, 0)  # and are pure functions
     assert [batch.tolist() for batch in runs[1, 0]] == [batch.tolist() for batch in again]
     orders = {tuple(np.concatenate(batches).tolist()) for batches in runs.values()}
     contents = {frozenset(frozenset(b.tolist()) for b in batches) for batches in runs.values()}
@@ -138,9 +136,7 @@ def test_rows_of_ids_are_padded_behind() -> None:
 
 def test_processes_share_a_batch_row_by_row_and_none_goes_without():
     targets = torch.tensor([[4, 5, 6], [7, 8, 0], [9, 0, 0]])
-    batch = Batch(
-        {"token_ids": targets + 1}, targets, 6, ((0,), (1,), (2,)), weights=torch.tensor([1.0, 2.0, 3.0])
-    )
+    batch = Batch({"token_ids": targets + 1}, targets, 6, ((0,), (1,), (2,)), weights=torch.tensor([1.0, 2.0, 3.0]))
     assert batch.share(0, 1) == (batch, 1.0)
     (first, counts), (second, also) = batch.share(0, 2), batch.share(1, 2)
     assert (counts, also) == (1.0, 1.0)

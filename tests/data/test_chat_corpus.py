@@ -97,9 +97,7 @@ def test_each_unusable_row_is_counted_with_its_reason(tmp_path):
     assert {reason: entry.lines for reason, entry in report.skipped.items()} == {
         reason: [line] for line, reason in enumerate(BAD.values(), 1)
     }
-    with pytest.raises(
-        AttendoError, match=r"bad.jsonl:1: unknown role \(message 1: 'bot'\); use system, user or"
-    ):
+    with pytest.raises(AttendoError, match=r"bad.jsonl:1: unknown role \(message 1: 'bot'\); use system, user or"):
         rows_of(path, strict=True)
 
 

@@ -48,9 +48,7 @@ def test_bad_rows_are_skipped_by_reason_with_their_line_numbers(tmp_path):
 
 
 def test_only_the_first_three_line_numbers_are_kept(tmp_path):
-    assert read(write(tmp_path / "a.tsv", "a\tb\n" + "x\n" * 9))[1] == {
-        "wrong number of columns": (9, [2, 3, 4])
-    }
+    assert read(write(tmp_path / "a.tsv", "a\tb\n" + "x\n" * 9))[1] == {"wrong number of columns": (9, [2, 3, 4])}
 
 
 def test_the_report_is_in_japanese():
@@ -130,9 +128,7 @@ def test_files_that_cannot_be_read(tmp_path):
     assert "is empty" in refusal(write(tmp_path / "empty.tsv", ""))
     assert "is UTF-16" in refusal(write(tmp_path / "wide.tsv", "a\tb\n".encode("utf-16")))
     assert "unknown format '.doc'" in refusal(write(tmp_path / "a.doc", "a\tb\n"))
-    assert refusal(write(tmp_path / "a.ja", "雨\n")).endswith(
-        "; for two parallel files give both: SOURCE TARGET"
-    )
+    assert refusal(write(tmp_path / "a.ja", "雨\n")).endswith("; for two parallel files give both: SOURCE TARGET")
     message = refusal(write(tmp_path / "one.tsv", "hello\nworld\n"))
     assert "none of 2 rows can be used: 2 wrong number of columns: lines 1, 2" in message
     assert "1 column found, 2 expected" in message
@@ -144,9 +140,7 @@ def test_a_file_in_another_encoding_is_refused_and_says_so(tmp_path):
     said = refusal(write(tmp_path / "a.tsv", rows.encode("cp932")))
     assert said == f"{tmp_path / 'a.tsv'}: 30 of 31 rows are not UTF-8. Save the file as UTF-8"
     said = refusal(write(tmp_path / "a.csv", b"PK\x03\x04\x14\x00\n"))
-    assert said.startswith(
-        f"{tmp_path / 'a.csv'} is a zip archive, perhaps a renamed spreadsheet. Rename it to .xlsx"
-    )
+    assert said.startswith(f"{tmp_path / 'a.csv'} is a zip archive, perhaps a renamed spreadsheet. Rename it to .xlsx")
 
 
 def test_gzip_is_unpacked_and_a_cut_or_false_one_refused(tmp_path):
@@ -178,9 +172,7 @@ def test_a_fault_in_parallel_files_names_the_file(tmp_path):
 
 @pytest.mark.parametrize("extra", ["source", "target"])
 @pytest.mark.parametrize(("lines", "more"), [(3, 1), (3, 1000), (0, 1)])
-def test_unequal_parallel_files_are_refused_with_both_counts_before_the_first_pair(
-    tmp_path, extra, lines, more
-):
+def test_unequal_parallel_files_are_refused_with_both_counts_before_the_first_pair(tmp_path, extra, lines, more):
     short = write(tmp_path / "short.txt", "x\n" * lines)
     long = write(tmp_path / "long.txt.gz", gzip.compress(b"x\n" * (lines + more)))
     files = (long, short) if extra == "source" else (short, long)
@@ -235,7 +227,5 @@ def test_an_account_in_words():
     row_report = RowReport("f.tsv", read=5, used=3)
     row_report.skip(2, RowError("no text"))
     row_report.skip(4, RowError("too long"))
-    assert row_report.line() == (
-        "f.tsv: 5 rows read, 3 used, 2 skipped (1 no text: line 2, 1 too long: line 4)"
-    )
+    assert row_report.line() == ("f.tsv: 5 rows read, 3 used, 2 skipped (1 no text: line 2, 1 too long: line 4)")
     assert row_report.as_json()["skipped"]["too long"] == {"count": 1, "lines": [4]}

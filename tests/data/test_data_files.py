@@ -210,9 +210,7 @@ def test_a_run_keeps_the_pattern_and_is_resumed_with_the_same_files_alone(tmp_pa
 
     assert again().facts == run.run.task.material.facts
     shards(folder, {"3.tsv": lines[0]})
-    with pytest.raises(
-        AttendoError, match=r"\*\.tsv: the data has changed since the run started \(store .*, was "
-    ):
+    with pytest.raises(AttendoError, match=r"\*\.tsv: the data has changed since the run started \(store .*, was "):
         again()
 
 

@@ -55,9 +55,7 @@ def clean_japanese(n_rows: int) -> Rows:
 
 def test_clean_data_gives_no_alarm(tmp_path):
     for rows in (clean_japanese(300), two_languages(1000)):
-        report = examine(
-            source_of(tmp_path / "a.tsv", rows), source_of(tmp_path / "b.tsv", [("other", "andere")])
-        )
+        report = examine(source_of(tmp_path / "a.tsv", rows), source_of(tmp_path / "b.tsv", [("other", "andere")]))
         assert found(report) == {}
         assert not report.found
         assert all(not finding.not_checked for finding in report.findings)
@@ -345,9 +343,7 @@ def test_length_ratios(tmp_path):
     assert high == pytest.approx(2.48, rel=0.02)
 
 
-usual = st.text(
-    st.characters(exclude_characters="\t\n\0", exclude_categories=["Cs"]), min_size=1, max_size=20
-)
+usual = st.text(st.characters(exclude_characters="\t\n\0", exclude_categories=["Cs"]), min_size=1, max_size=20)
 
 
 @given(st.lists(st.tuples(usual, usual), min_size=1, max_size=20))

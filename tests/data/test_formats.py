@@ -257,9 +257,7 @@ def test_xlsx_rows_and_faults(tmp_path):
     assert read(packed, columns=("2", "1"))[0][0] == (2, "1", "one")
     assert "has 3 columns ('en', 'id', 'ja'). Choose with `columns`" in refusal(path)
     assert "no readable header" in refusal(workbook(tmp_path / "c.xlsx", []))
-    assert "not a valid .xlsx file after row 0" in refusal(
-        write(tmp_path / "d.xlsx", path.read_bytes()[:-99])
-    )
+    assert "not a valid .xlsx file after row 0" in refusal(write(tmp_path / "d.xlsx", path.read_bytes()[:-99]))
     assert "is empty" in refusal(write(tmp_path / "e.xlsx", b""))
 
 

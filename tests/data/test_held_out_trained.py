@@ -30,9 +30,7 @@ def run_on(folder, task, data, start=None):
 
 
 def texts_file(tmp_path, name, numbers):
-    rows = [
-        f"{('good', 'bad')[n % 2]}\tThe room number {n} was {('clean', 'loud')[n % 2]}.\n" for n in numbers
-    ]
+    rows = [f"{('good', 'bad')[n % 2]}\tThe room number {n} was {('clean', 'loud')[n % 2]}.\n" for n in numbers]
     return str(write(tmp_path / name, "".join(rows)))
 
 

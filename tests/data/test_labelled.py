@@ -80,9 +80,7 @@ def test_labels_are_names_even_where_json_has_numbers(tmp_path):
 @pytest.mark.parametrize(("columns", "named"), [(("verdict", "body"), "'verdict'"), (("3", "2"), "3")])
 def test_a_missing_label_is_named_with_its_column(tmp_path, columns, named):
     file = written(tmp_path / "f.csv", "id,body,verdict\n1,Late.,mail\n2,Wrong., \n")
-    with pytest.raises(
-        AttendoError, match=rf"f.csv:3: no label \(column {named}\); fill the field or delete"
-    ):
+    with pytest.raises(AttendoError, match=rf"f.csv:3: no label \(column {named}\); fill the field or delete"):
         list(read_labelled(LabelledSource(file, columns), strict=True))
     row_report = RowReport(str(file))
     assert len(list(read_labelled(LabelledSource(file, columns), row_report=row_report))) == 1
@@ -159,10 +157,7 @@ def test_balanced_classes_weigh_the_same_and_all_rows_together_one_each(counts):
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 3)), min_size=20, max_size=300))
 def test_every_class_with_two_texts_is_on_both_sides_and_no_text_is(pairs):
-    data = [
-        LabelledRow(i, f"class {min(label, text % 4)}", f"text {text}")
-        for i, (text, label) in enumerate(pairs)
-    ]
+    data = [LabelledRow(i, f"class {min(label, text % 4)}", f"text {text}") for i, (text, label) in enumerate(pairs)]
     texts = {row.text: row for row in data}
     data = [LabelledRow(row.number, texts[row.text].label, row.text) for row in data]  # one label a text
     if len(texts) < 2:
@@ -221,9 +216,7 @@ def test_what_becomes_of_long_texts_is_said():
         LongTexts(max_tokens=9).summary(1, 3)
         == "1 of 3 texts have more than 9 tokens; only the first 4 and last 5 tokens are used"
     )
-    assert (
-        LongTexts(max_tokens=9, long="window").summary(2, 3).endswith("they are read in windows of 9 tokens")
-    )
+    assert LongTexts(max_tokens=9, long="window").summary(2, 3).endswith("they are read in windows of 9 tokens")
     with pytest.raises(ValueError, match="max_tokens=3 must be at least 4"):
         LongTexts(max_tokens=3)
 

@@ -10,9 +10,7 @@ from attendo.data.masking import MASK_ID, hidden_tokens
 rows = st.lists(st.integers(0, 20), min_size=1, max_size=30).map(np.array)
 
 
-@given(
-    ids=rows, share=st.floats(0.0, 1.0), rule=st.sampled_from(["mask", "80/10/10"]), seed=st.integers(0, 99)
-)
+@given(ids=rows, share=st.floats(0.0, 1.0), rule=st.sampled_from(["mask", "80/10/10"]), seed=st.integers(0, 99))
 def test_targets_are_the_tokens_and_specials_stay(ids, share, rule, seed):
     inputs, targets = hidden_tokens(ids, share, rule, 21, np.random.default_rng(seed))
     asked = targets != -1

@@ -116,9 +116,7 @@ def test_languages_that_the_scripts_speak_against_are_named(tmp_path):
     with pytest.raises(AttendoError, match=f"^{said}$"):  # what a new one begins by
         _ = corpus(*names, said=lines, source_language="ja", target_language="en").size
     assert len(lines) == 1 and "warning" not in lines[0]
-    with pytest.raises(
-        AttendoError, match=r"remove `reverse`, or swap `source_language` and `target_language`$"
-    ):
+    with pytest.raises(AttendoError, match=r"remove `reverse`, or swap `source_language` and `target_language`$"):
         _ = corpus(*names, source_language="en", target_language="ja", reverse=True).size
 
 
@@ -150,15 +148,10 @@ def test_languages_of_one_script_in_the_wrong_order_end_a_new_run(tmp_path, sour
     assert corpus(file, reverse=True, **turned).size[0] > 0
     said = []
     _ = corpus(file, said=said, **right | {"source_language": "it"}).size
-    assert (
-        said[1].startswith("warning: `source_language` it, but the source is ")
-        and "check the data" in said[1]
-    )
+    assert said[1].startswith("warning: `source_language` it, but the source is ") and "check the data" in said[1]
 
 
-@pytest.mark.parametrize(
-    "row", ["{0:03}-11 {0}:30", "w{0} w{1} w{0}", "a b c d {1}", "{0} {1}", "No. {0}: X{1}Y"]
-)
+@pytest.mark.parametrize("row", ["{0:03}-11 {0}:30", "w{0} w{1} w{0}", "a b c d {1}", "{0} {1}", "No. {0}: X{1}Y"])
 def test_what_is_in_no_language_raises_no_alarm(tmp_path, row):
     file = write(tmp_path / "a.tsv", "".join(f"{row}\t{row}\n".format(n, n * n) for n in range(400)))
     said = []
@@ -172,9 +165,7 @@ def test_what_is_in_no_language_raises_no_alarm(tmp_path, row):
 )
 def test_what_is_no_language_code_begins_no_run(tmp_path, code, likely):
     file = pairs_file(tmp_path, 60)
-    with pytest.raises(
-        AttendoError, match=rf"^`target_language` {code}: not a language code \(BCP 47\); {likely}"
-    ):
+    with pytest.raises(AttendoError, match=rf"^`target_language` {code}: not a language code \(BCP 47\); {likely}"):
         _ = corpus(file, target_language=code).size
     assert corpus(file, target_language=code).n_pairs  # an older run goes on
 

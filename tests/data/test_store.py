@@ -41,9 +41,7 @@ def check(store: PairStore, tokenizer: Tokenizer, pairs: list[tuple[int, str, st
 
 
 @pytest.mark.parametrize("n", [0, 1, 6, 7, 8, 50])
-def test_what_went_in_comes_out(
-    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int
-) -> None:
+def test_what_went_in_comes_out(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int) -> None:
     monkeypatch.setattr(store_module, "_CHUNK", 7)
     store = pair_store(iter(PAIRS[:n]), tokenizer, "k", tmp_path)
     check(store, tokenizer, PAIRS[:n])
@@ -69,18 +67,14 @@ def test_two_bytes_a_token_and_four_where_the_vocabulary_needs_them(tmp_path: Pa
     assert store.sources[0].dtype == np.uint16
 
 
-def test_a_store_that_is_there_is_opened_without_reading_the_pairs(
-    tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+def test_a_store_that_is_there_is_opened_without_reading_the_pairs(tokenizer: Tokenizer, tmp_path: Path) -> None:
     pair_store(PAIRS, tokenizer, "k", tmp_path)
     check(pair_store(never(), tokenizer, "k", tmp_path), tokenizer, PAIRS)
     with pytest.raises(AssertionError, match="were read"):
         pair_store(never(), tokenizer, "other", tmp_path)
 
 
-def test_it_is_kept_in_the_cache_folder(
-    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_kept_in_the_cache_folder(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTENDO_CACHE", str(tmp_path / "deep" / "cache"))
     pair_store(PAIRS, tokenizer, "k")
     assert [p.name for p in (tmp_path / "deep" / "cache").iterdir()] == ["pairs-k"]
@@ -117,9 +111,7 @@ def test_pairs_that_end_in_an_error_leave_nothing(tokenizer: Tokenizer, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_more_than_a_chunk_is_held(
-    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_than_a_chunk_is_held(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "_CHUNK", 10)
     read, most = [0], [0]
     encode_batch = LearnedTokenizer.encode_batch
@@ -155,9 +147,7 @@ def test_a_cache_that_can_not_be_written_is_named(tokenizer: Tokenizer, tmp_path
         pair_store(PAIRS, tokenizer, "k", tmp_path)
 
 
-def test_the_key_depends_on_contents_options_and_tokenizer_alone(
-    tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+def test_the_key_depends_on_contents_options_and_tokenizer_alone(tokenizer: Tokenizer, tmp_path: Path) -> None:
     a, b, c = tmp_path / "a", tmp_path / "b", tmp_path / "c"
     a.write_bytes(b"x\ty\n")
     b.write_bytes(b"x\ty\n")

@@ -88,9 +88,7 @@ def test_bad_and_overlapping_spans_are_skipped_with_their_line(spans, tmp_path):
         read(tmp_path, "a.jsonl", text, strict=True)
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"), [("Ann X-PER", "invalid tag"), ("Ann", "wrong number of columns")]
-)
+@pytest.mark.parametrize(("line", "reason"), [("Ann X-PER", "invalid tag"), ("Ann", "wrong number of columns")])
 def test_a_bad_line_of_a_conll_file_is_named(line, reason, tmp_path):
     text = f"Bo B-PER\n\nit O\n{line}\nis O\n\nLi B-PER\n"
     rows, row_report = read(tmp_path, "a.bio", text)
@@ -101,9 +99,7 @@ def test_a_bad_line_of_a_conll_file_is_named(line, reason, tmp_path):
 
 TEXTS = ["Anna Müller, Rom", "東京都の天気", "an e\u0301clair 🎉 to Bo"] * 20
 TOKENIZERS = {
-    kind: train_tokenizer(
-        TEXTS, TokenizerConfig(kind=kind, vocab_size=330 if kind in ("bpe", "unigram") else None)
-    )
+    kind: train_tokenizer(TEXTS, TokenizerConfig(kind=kind, vocab_size=330 if kind in ("bpe", "unigram") else None))
     for kind in ("bpe", "unigram", "character", "byte", "word", "uncased")
 }
 LETTERS = st.text("aAnü 東京▁\u0301🎉👨\u200dﬁ㍿İ.\t\n-9", max_size=12)

@@ -50,9 +50,7 @@ def written(path: Path, content: str | bytes) -> Path:
     return path
 
 
-content = st.text(
-    st.one_of(st.sampled_from(" \n\r\té猫𠮷\u2028\u3000"), st.characters(exclude_categories=["Cs"]))
-)
+content = st.text(st.one_of(st.sampled_from(" \n\r\té猫𠮷\u2028\u3000"), st.characters(exclude_categories=["Cs"])))
 
 
 @small_blocks
@@ -157,9 +155,7 @@ def test_a_column_of_texts_is_chosen_with_column(tmp_path: Path) -> None:
         AttendoError, match=r"none of 2 rows .* expected\); fix the row, or choose columns with `column`$"
     ):
         documents(tsv)
-    with pytest.raises(
-        AttendoError, match=r"a\.tsv:1: .*; fix the row, or choose columns with `column`, or remove"
-    ):
+    with pytest.raises(AttendoError, match=r"a\.tsv:1: .*; fix the row, or choose columns with `column`, or remove"):
         documents(tsv, strict=True)
     csv = written(tmp_path / "b.csv", "id,words\n1,one\n")
     with pytest.raises(AttendoError, match=r"has 2 columns \('id', 'words'\)\. Choose with `column` NAME$"):
@@ -188,9 +184,7 @@ def test_a_folder_stands_for_its_texts_in_the_order_of_their_names(tmp_path: Pat
     reading = Reading("in")
     assert documents(tmp_path / "in", reading=reading) == ["A", "C", "B"]
     assert reading.n_files == 4
-    assert reading.line() == (
-        f"in: 4 files, 3 documents, 1 file skipped (empty file: {tmp_path / 'in' / 'empty.txt'})"
-    )
+    assert reading.line() == (f"in: 4 files, 3 documents, 1 file skipped (empty file: {tmp_path / 'in' / 'empty.txt'})")
     assert documents(tmp_path / "in", suffixes=(".md",)) == ["X"]
     with pytest.raises(AttendoError, match=r"no file in this folder ends in \.rst"):
         documents(tmp_path / "in", suffixes=(".rst",))
@@ -206,9 +200,7 @@ def test_the_standard_library_is_split_by_file(monkeypatch: pytest.MonkeyPatch) 
         assert not {"site-packages", "test", "idlelib", "lib2to3"} & set(path.parts)
     assert 0.02 < len(valid) / len(inside) < 0.1
     reading = Reading("stdlib")
-    n_bytes = sum(
-        len(chunk.text.encode()) for chunk in read_documents(standard_library("valid"), reading=reading)
-    )
+    n_bytes = sum(len(chunk.text.encode()) for chunk in read_documents(standard_library("valid"), reading=reading))
     assert n_bytes == sum(path.stat().st_size for path in valid)
     assert reading.n_files == len(valid) == reading.n_documents + sum(map(len, reading.left_out.values()))
     monkeypatch.setattr(sysconfig, "get_paths", lambda: {"stdlib": "/nowhere"})

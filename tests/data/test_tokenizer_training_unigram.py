@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from attendo.data import tokenizer_training as unigram
 from attendo.data.tokenizer_training import train_unigram
 
-words_with_counts = st.dictionaries(
-    st.text("abc", min_size=1, max_size=5), st.integers(1, 9), min_size=1, max_size=6
-)
+words_with_counts = st.dictionaries(st.text("abc", min_size=1, max_size=5), st.integers(1, 9), min_size=1, max_size=6)
 
 
 def cuts(word: str) -> list[list[str]]:
@@ -32,9 +30,7 @@ def test_expected_counts_are_those_of_all_cuts(counts: dict[str, int]) -> None:
     chance = dict(zip(pieces, probabilities.tolist(), strict=True))
     expected = dict.fromkeys(pieces, 0.0)
     for word, count in counts.items():
-        ways = [
-            (way, math.prod(chance[p] for p in way)) for way in cuts(word) if all(p in chance for p in way)
-        ]
+        ways = [(way, math.prod(chance[p] for p in way)) for way in cuts(word) if all(p in chance for p in way)]
         total = sum(weight for _, weight in ways)
         for way, weight in ways:
             for piece in way:

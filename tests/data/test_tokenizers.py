@@ -110,13 +110,9 @@ def test_a_text_may_be_encoded_in_two_parts(kind: Kind, first: str, second: str)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=50)
 @given(first=texts.filter(bool), second=texts)
-def test_a_part_that_begins_with_a_space_has_the_ids_of_the_whole(
-    kind: Kind, first: str, second: str
-) -> None:
+def test_a_part_that_begins_with_a_space_has_the_ids_of_the_whole(kind: Kind, first: str, second: str) -> None:
     tokenizer = ready(kind)
-    assert tokenizer.encode(first) + tokenizer.encode_on(f" {second}") == tokenizer.encode(
-        f"{first} {second}"
-    )
+    assert tokenizer.encode(first) + tokenizer.encode_on(f" {second}") == tokenizer.encode(f"{first} {second}")
 
 
 @settings(max_examples=100)
@@ -283,9 +279,7 @@ def test_tokenizers_of_earlier_versions_read_each_space_alone(kind: Kind, tmp_pa
 def test_rare_characters_between_spaces_are_no_run_of_spaces() -> None:
     texts = [f"a {chr(0x4E00 + i)} b" for i in range(99)]
     tokenizer = train_tokenizer(texts, TokenizerConfig(kind="bpe", vocab_size=400, character_coverage=0.6))
-    assert (
-        sum(chr(0x4E00 + i) in tokenizer.entries for i in range(99)) < 60
-    )  # the others are not in the alphabet
+    assert sum(chr(0x4E00 + i) in tokenizer.entries for i in range(99)) < 60  # the others are not in the alphabet
     assert not [entry for entry in tokenizer.entries if MARK * 2 in entry]
 
 

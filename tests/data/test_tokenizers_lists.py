@@ -20,9 +20,7 @@ CALLS = {
 @pytest.mark.parametrize("call", CALLS)
 def test_a_bare_text_is_refused_and_a_list_of_it_is_not(call):
     method = CALLS[call]()
-    with pytest.raises(
-        AttendoError, match=r"^'ab ba' is one text \(expected a list of texts\)\. Write \[text\]$"
-    ):
+    with pytest.raises(AttendoError, match=r"^'ab ba' is one text \(expected a list of texts\)\. Write \[text\]$"):
         method("ab ba")
     assert len(method(["ab ba"])) == 1
     with pytest.raises(

@@ -134,9 +134,7 @@ def test_two_runs_translate_together_and_their_score_is_what_score_gives(tokeniz
 def test_runs_of_another_tokenizer_or_length_do_not_mislead(tokenizer, tmp_path):
     folder = save_run(tmp_path / "a", tiny_translator(tokenizer))
     other = save_run(tmp_path / "b", tiny_translator(tiny_tokenizer(seed=20)))
-    with pytest.raises(
-        AttendoError, match=r"b has another tokenizer than .*a \(expected the same for an ensemble"
-    ):
+    with pytest.raises(AttendoError, match=r"b has another tokenizer than .*a \(expected the same for an ensemble"):
         Translator.load(folder, others=[other])
     short = save_run(tmp_path / "c", tiny_translator(tokenizer, max_len=30, positions="learned"))
     assert Translator.load(folder, others=[short]).longest == 29

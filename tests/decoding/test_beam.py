@@ -72,9 +72,7 @@ def test_pad_and_bos_are_never_generated():
 def test_every_candidate_masked(everywhere):
     """Where no token may follow, the text so far is returned unfinished."""
     table = Table(vocab=4)
-    table.entries = {
-        ((1,), ids): np.full(4, -np.inf) for n in range(3) for ids in itertools.product((2, 3), repeat=n)
-    }
+    table.entries = {((1,), ids): np.full(4, -np.inf) for n in range(3) for ids in itertools.product((2, 3), repeat=n)}
     if not everywhere:
         table.entries[(1,), ()] = np.array([-np.inf, -np.inf, 1.0, 0.0])
     found = search(table, [(1,), (2,)], [5, 5], DecodingConfig(beam=2))

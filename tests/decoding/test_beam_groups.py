@@ -70,11 +70,7 @@ def test_the_penalty_counts_how_often_earlier_groups_took_a_token():
 
 
 BAD = [
-    *(
-        (name, value, "must be between 0 and")
-        for name in ("min_length", "no_repeat_ngram")
-        for value in (-1, math.inf)
-    ),
+    *((name, value, "must be between 0 and") for name in ("min_length", "no_repeat_ngram") for value in (-1, math.inf)),
     *(
         (name, value, "must be between 0 and")
         for name in ("coverage_penalty", "diversity_penalty")

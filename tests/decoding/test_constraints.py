@@ -193,8 +193,7 @@ def test_a_prefix_that_no_text_can_have_is_refused(prefix, message):
 def test_coverage_changes_the_score_and_nothing_else():
     table, source = Table(3, vocab=6), (4, 5, 6)
     with_it, without = (
-        find(table, [source], [5], DecodingConfig(beam=4, n_best=4, coverage_penalty=beta))[0]
-        for beta in (0.3, 0.0)
+        find(table, [source], [5], DecodingConfig(beam=4, n_best=4, coverage_penalty=beta))[0] for beta in (0.3, 0.0)
     )
     scores = {ids: (log_prob, total) for ids, log_prob, total, _ in without}
     for ids, log_prob, total, finished in with_it:

@@ -32,9 +32,7 @@ def small() -> EncoderDecoder:
     return EncoderDecoder(ModelConfig(**SIZES, n_encoder_layers=1, n_decoder_layers=2, dropout=0.3)).eval()
 
 
-def steps(
-    model: EncoderDecoder, src: torch.Tensor = SRC, lengths: torch.Tensor | None = LENGTHS
-) -> torch.Tensor:
+def steps(model: EncoderDecoder, src: torch.Tensor = SRC, lengths: torch.Tensor | None = LENGTHS) -> torch.Tensor:
     with torch.inference_mode():
         cache = model.start(src, lengths, rows_per_source=2, capacity=6)
         tokens = torch.tensor([2, 11, 12, 13])

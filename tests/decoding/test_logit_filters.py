@@ -114,9 +114,7 @@ def test_a_wide_nucleus_beside_a_narrow_one():
     st.floats(0.5, 2),
 )
 def test_the_steps_come_in_their_order_and_one_token_always_stays(logits, temperature, k, p, share, penalty):
-    config = SamplingConfig(
-        temperature=temperature, top_k=k, top_p=p, min_p=share, repetition_penalty=penalty
-    )
+    config = SamplingConfig(temperature=temperature, top_k=k, top_p=p, min_p=share, repetition_penalty=penalty)
     seen = [i % 2 == 0 for i in range(len(logits))]
     changed = [(x / penalty if x > 0 else x * penalty) if s else x for x, s in zip(logits, seen, strict=True)]
     changed = [x / temperature for x in changed]

@@ -52,9 +52,7 @@ def written_texts(model, texts):
 def test_random_conversations_are_the_same_with_and_without(data):
     """Compiled in any batch; in PyTorch, whose rounding depends on the batch, one conversation at a time."""
     eager = data.draw(st.booleans())
-    model = models(
-        data, 192 if eager else 12
-    )  # wide enough that the rounding depends on the length of a block
+    model = models(data, 192 if eager else 12)  # wide enough that the rounding depends on the length of a block
     bits = data.draw(st.sampled_from([(32, None), (16, None), (8, None), (4, None), (32, 8), (8, 8)]))
     backend = eager_decoder(model) if eager else best_decoder(model, *bits)
     kept, nothing = PrefixCache(data.draw(st.sampled_from([2**28, 20_000]))), PrefixCache(0)

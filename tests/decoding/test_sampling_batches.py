@@ -22,9 +22,7 @@ configs = st.builds(
 
 
 @settings(max_examples=40)
-@given(
-    st.lists(st.tuples(configs, st.integers(0, 2)), min_size=1, max_size=6), st.randoms(use_true_random=False)
-)
+@given(st.lists(st.tuples(configs, st.integers(0, 2)), min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_a_text_is_the_same_in_any_batch_and_any_place_of_it(pairs, random):
     table = Table(seed=8, vocab=9, end_bias=0.5)
 
@@ -51,12 +49,8 @@ def test_rows_that_have_ended_leave_the_cache_before_the_next_step():
 @given(st.integers(0, 5), st.integers(1, 5), st.integers(0, 2**63 - 1))
 def test_texts_that_join_later_are_those_they_would_be_alone(n_before, n_rows, seed):
     table, special = Table(seed=4, vocab=8, end_bias=-1.0), SPECIAL
-    configs = [
-        SamplingConfig(max_tokens=4 + i, top_p=0.9, seed=seed - i & 2**63 - 1) for i in range(2 * n_rows)
-    ]
-    sampling = Sampling(
-        table.step, table.start([()] * n_rows, 1, 99), [[BOS]] * n_rows, configs[:n_rows], special
-    )
+    configs = [SamplingConfig(max_tokens=4 + i, top_p=0.9, seed=seed - i & 2**63 - 1) for i in range(2 * n_rows)]
+    sampling = Sampling(table.step, table.start([()] * n_rows, 1, 99), [[BOS]] * n_rows, configs[:n_rows], special)
     found = [[] for _ in configs]
 
     def go_on():

@@ -194,9 +194,7 @@ def test_rows_and_columns_of_a_table_have_nothing_in_common(axis):
 @pytest.mark.parametrize("axis", AXES)
 def test_a_flipped_bit_of_a_key_flips_each_bit_of_the_number_half_of_the_time(axis):
     n = 4096
-    keys = {
-        name: splitmix64(torch.tensor(99 + i), torch.arange(n)) & (2**62 - 1) for i, name in enumerate(AXES)
-    }
+    keys = {name: splitmix64(torch.tensor(99 + i), torch.arange(n)) & (2**62 - 1) for i, name in enumerate(AXES)}
     bit = torch.arange(62)[:, None]
     plain = splitmix64(step_seeds(keys["seed"], keys["step"]), keys["token"])
     keys[axis] = keys[axis] ^ (1 << bit)
@@ -216,9 +214,7 @@ def test_gumbel_noise_has_the_moments_of_its_distribution():
     g = gumbel(step_seeds(torch.tensor([5]), torch.tensor([0])), torch.arange(4 * N))
     n, variance = len(g), math.pi**2 / 6
     assert g.mean().item() == pytest.approx(0.5772156649, abs=4 * math.sqrt(variance / n))
-    assert g.var().item() == pytest.approx(
-        variance, abs=4 * math.sqrt(4.4 * variance**2 / n)
-    )  # kurtosis 27/5
+    assert g.var().item() == pytest.approx(variance, abs=4 * math.sqrt(4.4 * variance**2 / n))  # kurtosis 27/5
     # P(g < x) = exp(-exp(-x))
     for x in (-1.0, 0.0, 1.0, 5.0):
         p = math.exp(-math.exp(-x))

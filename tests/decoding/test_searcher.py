@@ -89,9 +89,7 @@ def test_source_batches_hold_every_source_once_within_the_budget():
 
 def test_results_come_as_they_are_found():
     table, config = Table(vocab=5), DecodingConfig(beam=1, batch_tokens=3)
-    arriving = Searcher(SearchBackend(table.start, table.step), SPECIAL, 5).search_as_found(
-        [(1,), (2, 2, 2)], config
-    )
+    arriving = Searcher(SearchBackend(table.start, table.step), SPECIAL, 5).search_as_found([(1,), (2, 2, 2)], config)
     number, hypotheses = next(arriving)
     assert (number, len(hypotheses)) == (1, 1)
     assert not torch.is_inference_mode_enabled()
@@ -101,9 +99,7 @@ def test_results_come_as_they_are_found():
 
 def small_model():
     torch.manual_seed(2)
-    config = ModelConfig(
-        vocab_size=13, d_model=16, d_ff=24, n_heads=2, n_encoder_layers=1, n_decoder_layers=2
-    )
+    config = ModelConfig(vocab_size=13, d_model=16, d_ff=24, n_heads=2, n_encoder_layers=1, n_decoder_layers=2)
     model = EncoderDecoder(config).double().eval()
     torch.nn.init.normal_(model.output_proj.weight, std=0.3)
     return model

@@ -33,14 +33,10 @@ COMPILED, DOUBLE = best_backend(model(), 0), eager_backend(model().double(), 0)
 
 @settings(max_examples=examples(6, 40), deadline=None)
 @given(
-    arrivals=st.lists(
-        st.tuples(st.sampled_from([0, 1, 2, 3, 5, 20]), st.integers(1, 3)), min_size=1, max_size=6
-    ),
+    arrivals=st.lists(st.tuples(st.sampled_from([0, 1, 2, 3, 5, 20]), st.integers(1, 3)), min_size=1, max_size=6),
     beam=st.integers(1, 3),
     compiled=st.booleans(),
-    options=st.sampled_from(
-        [{}, {"min_length": 4}, {"no_repeat_ngram": 2}, {"n_best": 1, "length_penalty": 0.0}]
-    ),
+    options=st.sampled_from([{}, {"min_length": 4}, {"no_repeat_ngram": 2}, {"n_best": 1, "length_penalty": 0.0}]),
     forced=st.booleans(),
 )
 def test_a_source_finds_the_same_whenever_it_comes(arrivals, beam, compiled, options, forced):

@@ -191,9 +191,7 @@ def test_probabilities_are_those_of_the_list():
     for form in FORMS:
         (best, *_) = searched(member(form, shortlist), [source])[0]
         fed = torch.tensor([[1, *best.token_ids]])
-        rows = (
-            member(form, None).forced([source], fed)[0][:, torch.from_numpy(tokens)].double().log_softmax(-1)
-        )
+        rows = member(form, None).forced([source], fed)[0][:, torch.from_numpy(tokens)].double().log_softmax(-1)
         place = np.searchsorted(tokens, [*best.token_ids, 2][: len(best.token_log_probs)])
         wanted = rows[torch.arange(len(place)), torch.from_numpy(place)]
         np.testing.assert_allclose(best.token_log_probs, wanted.detach().numpy(), rtol=1e-4, atol=1e-5)
@@ -297,8 +295,7 @@ def test_the_commands(run, translator, tmp_path):
     help_text = attendo("shortlist", "--help").out
     assert "Example: attendo shortlist" in help_text and max(map(len, help_text.splitlines())) <= 80
     free, short = (
-        json.loads(attendo("translate", run, text, "--json", *options).out)
-        for options in ([], ["--shortlist", out])
+        json.loads(attendo("translate", run, text, "--json", *options).out) for options in ([], ["--shortlist", out])
     )
     assert ("shortlist" in free, short["shortlist"]) == (False, True)
     listed = set(lists.of([*tokenizer.encode(text), tokenizer.eos_id]).tolist())

@@ -124,9 +124,7 @@ def test_modules_are_joined_after_the_modules_that_they_import(folder):
 
 
 def test_a_live_page_loads_its_assets_from_its_server(folder):
-    page = web.live_document(
-        ("look/main.js",), "look/look.css", web.data_elements({"facts": {"a": 1}}), "ja", "../"
-    )
+    page = web.live_document(("look/main.js",), "look/look.css", web.data_elements({"facts": {"a": 1}}), "ja", "../")
     text = page.data.decode()
     assert re.findall(r'<link rel="(\w+)" href="([^"]+)">', text) == [
         ("icon", "data:,"),
@@ -161,9 +159,7 @@ def test_a_saved_page_allows_only_its_own_script_and_style(folder):
     assert "src=" not in text
 
 
-@pytest.mark.parametrize(
-    "value", ["</script><script>harm()</script>", "<!--<script>", "HEAD", "BODY", "LANGUAGE"]
-)
+@pytest.mark.parametrize("value", ["</script><script>harm()</script>", "<!--<script>", "HEAD", "BODY", "LANGUAGE"])
 def test_data_never_become_html(folder, value):
     (folder / "words" / "en.json").write_text(json.dumps({"a": value}), encoding="utf-8")
     data = {"answers": {value: [value]}}
@@ -180,8 +176,6 @@ def test_data_never_become_html(folder, value):
 
 
 def test_the_id_of_data_is_escaped_and_non_finite_numbers_are_rejected():
-    assert web.data_elements({'a"><b': "1"}).startswith(
-        '<script type="application/json" id="a&quot;&gt;&lt;b">1<'
-    )
+    assert web.data_elements({'a"><b': "1"}).startswith('<script type="application/json" id="a&quot;&gt;&lt;b">1<')
     with pytest.raises(ValueError, match="JSON"):
         web.data_elements({"a": float("nan")})

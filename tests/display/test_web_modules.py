@@ -32,9 +32,7 @@ def test_no_module_is_long():
 
 def test_imported_names_are_exported_and_exported_names_are_imported():
     imported = {(source, name) for found in IMPORTS.values() for source, names in found for name in names}
-    exported = {
-        (path, name) for path, names in NAMES.items() for name, is_exported in names.items() if is_exported
-    }
+    exported = {(path, name) for path, names in NAMES.items() for name, is_exported in names.items() if is_exported}
     nothing(f"{path} does not export {name}" for path, name in imported - exported)
     nothing(f"no module imports {name} of {path}" for path, name in exported - imported)
 
@@ -43,9 +41,7 @@ def test_imported_names_are_exported_and_exported_names_are_imported():
 def test_every_module_belongs_to_a_page(entry):
     folder = entry.split("/")[0] + "/"
     nothing({path for path in SCRIPTS if path.startswith(folder)} - set(modules_of(entry)))
-    nothing(
-        {path for path in SCRIPTS if path.startswith("shared/")} - {p for e in ENTRIES for p in modules_of(e)}
-    )
+    nothing({path for path in SCRIPTS if path.startswith("shared/")} - {p for e in ENTRIES for p in modules_of(e)})
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
@@ -56,9 +52,7 @@ def test_a_saved_page_is_one_script_without_imports(entry):
     script = joined(entry)
     code = re.sub(r"/\*\*.*?\*/", "", script)  # types are imported in comments
     nothing(re.findall(r"^[ \t]*(?:import|export)\b.*|\bimport *[({].*", code, re.M))
-    nothing(
-        re.findall(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|new Function|srcdoc", script)
-    )
+    nothing(re.findall(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|new Function|srcdoc", script))
     assert "</script" not in script.lower()
     assert "<!--" not in script
     owners = [(name, path) for path in modules_of(entry) for name in NAMES[path]]
@@ -104,9 +98,7 @@ def pattern_of(template):
 def test_every_text_that_a_module_asks_for_is_in_both_languages(texts):
     found = []
     for path, code in CODE.items():
-        keys = set(re.findall(CALL + r'"([^"]+)"', code)) | with_terms(
-            re.findall(r'\bterm\(\s*"([^"]+)"', code)
-        )
+        keys = set(re.findall(CALL + r'"([^"]+)"', code)) | with_terms(re.findall(r'\bterm\(\s*"([^"]+)"', code))
         for choice in re.findall(CALL + r"([^(),{}`;]*\?[^(),{}`;]*)", code):
             keys |= set(re.findall(r'[?:]\s*"([^"]+)"', choice))
         for language in LANGUAGES:

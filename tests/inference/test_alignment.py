@@ -43,11 +43,7 @@ def by_hand(translator, source, token_ids):
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @settings(max_examples=30, deadline=None)
-@given(
-    text=st.text(
-        st.sampled_from("ab .,\n\t▁雨が é👩🏽\u200d🚀\u3000") | st.characters(codec="utf-8"), max_size=12
-    )
-)
+@given(text=st.text(st.sampled_from("ab .,\n\t▁雨が é👩🏽\u200d🚀\u3000") | st.characters(codec="utf-8"), max_size=12))
 def test_spans_are_where_the_tokens_stand(kind, text):
     tokenizer = TOKENIZERS[kind]
     ids = tokenizer.encode(text)
@@ -133,9 +129,7 @@ def test_texts_of_the_models_greatest_length_are_aligned():
     assert not found.finished
     assert len(found.token_ids) == len(found.alignment) == 12
     with translator.recording() as record:
-        assert (
-            translator.translate(["rain"], beam=1, guard=False)[0].candidates[0].token_ids == found.token_ids
-        )
+        assert translator.translate(["rain"], beam=1, guard=False)[0].candidates[0].token_ids == found.token_ids
     assert record["decoder.blocks.0.cross_attention"].weights.shape[2] == 12
 
 
@@ -194,9 +188,7 @@ def test_the_coverage_in_a_score_is_that_of_a_recording_by_hand(how):
             n = len(candidate.token_log_probs)
             seen = by_hand(translator, found.source, candidate.token_ids)[:n].sum(0).tolist()
             covered = beta * sum(math.log(min(weight, 1.0)) for weight in seen)
-            assert candidate.score == pytest.approx(
-                candidate.log_prob / length_norm(n, 0.6) + covered, abs=1e-6
-            )
+            assert candidate.score == pytest.approx(candidate.log_prob / length_norm(n, 0.6) + covered, abs=1e-6)
             assert covered < -0.01
             ends.add(candidate.finished)
     assert ends == {True, False}
@@ -215,8 +207,7 @@ def test_the_command_adds_a_field(run_folder, tmp_path):
     translator = Translator.load(run_folder)
     found = translator.translate(lines, alignments=True)
     wanted = [
-        f"{t.text}\t{' '.join(f'{link.source}-{link.target}' for link in t.candidates[0].alignment)}"
-        for t in found
+        f"{t.text}\t{' '.join(f'{link.source}-{link.target}' for link in t.candidates[0].alignment)}" for t in found
     ]
     assert wanted[1] == "\t" and wanted[2].count("-") > 2
     assert attendo("translate", run_folder, *lines, "--alignments", stdin=b"").out.splitlines() == wanted

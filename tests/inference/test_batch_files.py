@@ -101,9 +101,7 @@ def test_other_options_or_another_input_are_refused(source, tmp_path):
     begun, remedy = f"{out}.part was started with", f"remove {out}.part and out.txt.part.json to start again"
     said = refusal(source, out, beam=2, model="a" * 64)
     assert said == f"{begun} beam 4, now it is 2. Use the same options, or {remedy}"
-    assert f"{begun} model aaaaaaaaaaaa…, now it is bbbbbbbbbbbb…" in refusal(
-        source, out, beam=4, model="b" * 64
-    )
+    assert f"{begun} model aaaaaaaaaaaa…, now it is bbbbbbbbbbbb…" in refusal(source, out, beam=4, model="b" * 64)
     assert f"{begun} beam 4, now it is null" in refusal(source, out, model="a" * 64)
     source.write_bytes(source.read_bytes() + b".")
     assert refusal(source, out, beam=4, model="a" * 64).startswith(f"{source} has changed since {out}.part")
@@ -115,9 +113,7 @@ def test_what_is_damaged_is_refused(source, tmp_path):
     whole = part.read_bytes()
     for damaged in (whole[:10], b"x" + whole[1:]):
         part.write_bytes(damaged)
-        assert refusal(source, out).startswith(
-            f"{part} was changed after it was written. Restore it, or remove"
-        )
+        assert refusal(source, out).startswith(f"{part} was changed after it was written. Restore it, or remove")
     part.write_bytes(whole)
     for text in ("{", "[]", '{"format": 2}', '{"format": 1}'):
         before = journal.read_bytes()
@@ -156,8 +152,7 @@ def test_two_processes_do_not_write_one_file(source, tmp_path):
         fcntl.flock(held, fcntl.LOCK_EX)
         before = part.read_bytes()
         assert (
-            refusal(source, tmp_path / "out.txt")
-            == f"{part} is being written by another process. Wait until it ends"
+            refusal(source, tmp_path / "out.txt") == f"{part} is being written by another process. Wait until it ends"
         )
     assert part.read_bytes() == before
 

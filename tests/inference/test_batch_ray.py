@@ -55,9 +55,7 @@ def _small_chunks(monkeypatch):
 
 
 def shout(first, lines):
-    return [f"{n}: {line.upper()}" for n, line in enumerate(lines, first)], {
-        "ones": sum("1" in x for x in lines)
-    }
+    return [f"{n}: {line.upper()}" for n, line in enumerate(lines, first)], {"ones": sum("1" in x for x in lines)}
 
 
 def shouting(notes, dies=None, times=0, fails=None):
@@ -132,9 +130,7 @@ def test_a_worker_that_dies_midway_loses_and_repeats_nothing(ray, source, notes,
 
 
 @pytest.mark.full
-def test_lines_that_workers_die_over_are_named_and_what_was_done_stays(
-    ray, source, notes, tmp_path, monkeypatch
-):
+def test_lines_that_workers_die_over_are_named_and_what_was_done_stays(ray, source, notes, tmp_path, monkeypatch):
     monkeypatch.setattr(batch_ray, "TRIES", 2)
     out = tmp_path / "out.txt"
     with pytest.raises(
@@ -189,32 +185,24 @@ def test_workers_that_die_before_they_begin(ray, source, tmp_path, monkeypatch):
 
         os._exit(1)
 
-    with pytest.raises(
-        AttendoError, match=r"^3 workers died before they loaded the model .*Use fewer per machine"
-    ):
+    with pytest.raises(AttendoError, match=r"^3 workers died before they loaded the model .*Use fewer per machine"):
         on_workers(source, tmp_path / "out", make)
 
 
 @pytest.mark.full
 def test_a_worker_of_another_version_is_refused(ray, source, notes, tmp_path, monkeypatch):
     monkeypatch.setattr(batch_ray, "version", lambda name: "0.0.0")
-    with pytest.raises(
-        AttendoError, match=r"worker .* has attendo .* \(expected 0\.0\.0\)\. Install the same"
-    ):
+    with pytest.raises(AttendoError, match=r"worker .* has attendo .* \(expected 0\.0\.0\)\. Install the same"):
         on_workers(source, tmp_path / "out", shouting(notes))
 
 
 def test_a_cluster_without_room(ray, source, notes, tmp_path, monkeypatch):
-    with pytest.raises(
-        AttendoError, match=r"no machine of the Ray cluster has 64 CPU for a worker\. Use fewer"
-    ):
+    with pytest.raises(AttendoError, match=r"no machine of the Ray cluster has 64 CPU for a worker\. Use fewer"):
         on_workers(source, tmp_path / "out", shouting(notes), Cluster(threads=64))
     with pytest.raises(AttendoError, match="has 1 CPU and 1 GPU for a worker"):
         on_workers(source, tmp_path / "out", shouting(notes), Cluster(gpus=1))
     monkeypatch.setattr(batch_ray, "PATIENCE", 0.2)
-    with pytest.raises(
-        AttendoError, match=r"no worker of the Ray cluster started within 0 s\. Check its resources"
-    ):
+    with pytest.raises(AttendoError, match=r"no worker of the Ray cluster started within 0 s\. Check its resources"):
         on_workers(source, tmp_path / "out", shouting(notes), Cluster(workers=1, threads=64))
 
 

@@ -157,9 +157,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
     positions = config(positions="learned", max_len=100)
     with pytest.raises(AttendoError, match=r"max_tokens=100 .*max_len=100\. Lower max_tokens"):
         Classifier.load(saved(tmp_path / "b", positions, {"labels": COUNTS}, max_tokens=100))
-    assert Classifier.load(saved(tmp_path / "c", positions, {"labels": COUNTS}, max_tokens=99)).classify(
-        ["a" * 999]
-    )
+    assert Classifier.load(saved(tmp_path / "c", positions, {"labels": COUNTS}, max_tokens=99)).classify(["a" * 999])
     shape: dict[str, Any] = {
         "d_model": 16,
         "d_ff": 32,

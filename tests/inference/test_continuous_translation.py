@@ -56,9 +56,7 @@ def test_each_request_gets_what_translate_gives(asked, rows):
         for _ in range(one["wait"]):
             whole |= {n.number: n.translations for n in translating.advance() if n.translations is not None}
         config = dataclasses.replace(USER.decoding, beam=one["beam"], n_best=one["beam"])
-        number = translating.add(
-            TranslationJob(sources(one["texts"]), config, one["guard"], one["alignments"])
-        )
+        number = translating.add(TranslationJob(sources(one["texts"]), config, one["guard"], one["alignments"]))
         wanted[number] = one
         if one["leaves"] is not None:
             leaving.append((one["leaves"], number))
@@ -98,14 +96,10 @@ def test_a_short_request_does_not_wait_for_the_end_of_a_long_one():
 
 def test_searches_that_nobody_needs_do_not_gather(monkeypatch):
     made = []
-    monkeypatch.setattr(
-        USER, "continuous", lambda config, make=USER.continuous: made.append(make(config)) or made[-1]
-    )
+    monkeypatch.setattr(USER, "continuous", lambda config, make=USER.continuous: made.append(make(config)) or made[-1])
     translating = Translating(USER)
     for n in range(6):
-        gone = translating.add(
-            TranslationJob(sources(["rain"]), dataclasses.replace(USER.decoding, min_length=n))
-        )
+        gone = translating.add(TranslationJob(sources(["rain"]), dataclasses.replace(USER.decoding, min_length=n)))
         translating.advance()
         translating.leave([gone])
     finished_at = [translating.add(TranslationJob(sources(["snow"]), USER.decoding)) for _ in range(2)]

@@ -72,9 +72,7 @@ def test_curves_are_those_of_scikit_learn(tmp_path):
     assert list(curves["labels"]) == ["a", "b"]
     own = curves["labels"]["b"]
     assert own["roc_auc"] == pytest.approx(ORACLE.roc_auc_score(true, p))
-    for threshold, precision, recall in list(
-        zip(own["threshold"], own["precision"], own["recall"], strict=True)
-    )[1::9]:
+    for threshold, precision, recall in list(zip(own["threshold"], own["precision"], own["recall"], strict=True))[1::9]:
         given = p >= threshold - 5e-5  # thresholds are rounded
         assert precision == pytest.approx(true[given].mean(), abs=0.02)
         assert recall == pytest.approx(true[given].sum() / true.sum(), abs=0.02)
@@ -83,9 +81,7 @@ def test_curves_are_those_of_scikit_learn(tmp_path):
     assert coverage["accuracy"][-1] == pytest.approx(((p > 0.5) == true).mean(), abs=1e-4)
     assert sum(b["n"] for b in curves["reliability"]) == 400
     for suffix, start in ((".json", b"{"), (".png", b"\x89PNG"), (".svg", b"<?xml")):
-        decisions.write_curves(
-            tmp_path / f"c{suffix}", curves, np.eye(3, dtype=np.int64), ["a", "b", "$x$\x07"]
-        )
+        decisions.write_curves(tmp_path / f"c{suffix}", curves, np.eye(3, dtype=np.int64), ["a", "b", "$x$\x07"])
         assert (tmp_path / f"c{suffix}").read_bytes().startswith(start)
     assert json.loads((tmp_path / "c.json").read_text())["classes"][0] == "a"
     with pytest.raises(AttendoError, match="must end in"):
@@ -117,9 +113,7 @@ def test_stored_thresholds_decide_and_lower_the_coverage(tmp_path):
     assert found.confusion.sum() == 3
     wet = next(score for score in found.labels if score.label == "wet")
     assert (wet.support, wet.recall) == (5, sum(one.label == "wet" for one in given) / 5)
-    assert (
-        found.measures["accuracy"] == Classifier.evaluate(replace(user, card={}), rows).measures["accuracy"]
-    )
+    assert found.measures["accuracy"] == Classifier.evaluate(replace(user, card={}), rows).measures["accuracy"]
     decisions.store_thresholds(folder, dict.fromkeys(COUNTS, decisions.NEVER))
     nothing = Classifier.load(folder).evaluate(rows)
     assert (nothing.measures["coverage"], nothing.confusion.sum(), nothing.labels[2].recall) == (0, 0, 0)

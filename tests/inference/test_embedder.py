@@ -47,9 +47,7 @@ def test_a_long_text_is_read_in_stretches():
     first, second = "ab" * 7 + "a", "ba"
     parts = [token_vectors(found, text)[1] for text in (first, second)]
     np.testing.assert_allclose(found.embed([first + second])[0], np.concatenate(parts).mean(0), atol=1e-6)
-    np.testing.assert_allclose(
-        found.embed([first + second], "max")[0], np.concatenate(parts).max(0), atol=1e-6
-    )
+    np.testing.assert_allclose(found.embed([first + second], "max")[0], np.concatenate(parts).max(0), atol=1e-6)
 
 
 def test_what_is_not_there_is_named():
@@ -67,9 +65,7 @@ vectors = st.lists(st.lists(st.integers(-3, 3), min_size=2, max_size=2), min_siz
 def test_the_nearest_rows_are_those_of_a_sorted_list(rows, n):
     query = np.array([1.0, 2.0])
     norms = [float(np.linalg.norm(row)) for row in rows]
-    cosines = [
-        float(row @ query) / (norm * 5**0.5) if norm else 0.0 for row, norm in zip(rows, norms, strict=True)
-    ]
+    cosines = [float(row @ query) / (norm * 5**0.5) if norm else 0.0 for row, norm in zip(rows, norms, strict=True)]
     found = nearest_rows(query, rows.astype(float), n)
     assert [cosine for cosine, _ in found] == pytest.approx(sorted(cosines, reverse=True)[:n])
     assert [cosines[row] for _, row in found] == pytest.approx([cosine for cosine, _ in found])

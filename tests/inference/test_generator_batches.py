@@ -31,9 +31,7 @@ def alone(generator, prompt, config):
 def check(found, wanted):
     """The same in all but the last digits of the log-probabilities, and of a seed that nobody chose."""
     assert found.log_probs == pytest.approx(wanted.log_probs, abs=1e-12)
-    assert dataclasses.replace(found, log_probs=(), seed=0) == dataclasses.replace(
-        wanted, log_probs=(), seed=0
-    )
+    assert dataclasses.replace(found, log_probs=(), seed=0) == dataclasses.replace(wanted, log_probs=(), seed=0)
 
 
 @pytest.mark.parametrize(("kind", "end"), [("character", -100.0), ("bpe", 1.5)])

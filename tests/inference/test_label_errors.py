@@ -22,9 +22,7 @@ def rows():
     while len(texts) < 300:
         label = draw.choice(names)
         texts[" ".join(draw.choices(WEATHER[label], k=2)) + f" {len(texts)}"] = label
-    labels = [
-        names[names.index(label) - 1] if n % 20 == 0 else label for n, label in enumerate(texts.values())
-    ]
+    labels = [names[names.index(label) - 1] if n % 20 == 0 else label for n, label in enumerate(texts.values())]
     return [LabelledRow(n, label, text) for n, (label, text) in enumerate(zip(labels, texts, strict=True))]
 
 

@@ -33,9 +33,7 @@ def weather(n, seed):
         chosen = draw.sample(sorted(WORDS), draw.randint(0, 3))
         number = 10.0 * len(chosen) + draw.randint(-1, 1)
         words = " and ".join(draw.choice(WORDS[label]) for label in chosen)
-        rows.append(
-            (sorted(chosen), number, f"{words} in {draw.choice(['north', 'south'])} {draw.randint(1, 300)}")
-        )
+        rows.append((sorted(chosen), number, f"{words} in {draw.choice(['north', 'south'])} {draw.randint(1, 300)}"))
     return rows
 
 
@@ -150,9 +148,7 @@ def test_a_run_with_a_number(tmp_path, monkeypatch):
     assert "1 invalid number: line 402" in made.err and "always the mean, mean absolute error" in made.err
     rows = weather(80, 80)
     true = np.array([number for _, number, _ in rows])
-    numbers = np.array(
-        [answer.number for answer in attendo.load("depth").classify([text for *_, text in rows])]
-    )
+    numbers = np.array([answer.number for answer in attendo.load("depth").classify([text for *_, text in rows])])
     result = run("evaluate", "depth", "test.csv", "--json")
     measures = json.loads(result.out)
     assert measures["mae"] == pytest.approx(np.abs(numbers - true).mean())

@@ -39,9 +39,7 @@ def test_it_is_the_best_of_scikit_learns_pipelines(n_classes):
     found = fit_ngrams(texts, classes, n_classes, [1.0, 2.0, 1.0][:n_classes], valid, true)
     blocks = {
         "words": TfidfVectorizer(analyzer=word_ngrams, sublinear_tf=True),
-        "characters": TfidfVectorizer(
-            analyzer=lambda text: character_ngrams(text, 5), sublinear_tf=True, min_df=2
-        ),
+        "characters": TfidfVectorizer(analyzer=lambda text: character_ngrams(text, 5), sublinear_tf=True, min_df=2),
     }
     train = {name: block.fit_transform(texts) for name, block in blocks.items()}
     results = []

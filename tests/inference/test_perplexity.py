@@ -69,9 +69,7 @@ def test_it_is_the_sum_over_positions_of_the_definition(
 
 @settings(max_examples=200)
 @given(st.integers(0, 60), windows, st.booleans())
-def test_every_target_is_scored_once_with_the_context_promised(
-    n: int, window: tuple[int, int], ended: bool
-) -> None:
+def test_every_target_is_scored_once_with_the_context_promised(n: int, window: tuple[int, int], ended: bool) -> None:
     context, stride = window
     n += not ended and n == 0
     one = document(list(range(4, 4 + n)), ended)

@@ -109,11 +109,7 @@ def test_a_run_from_conll_to_answers_beats_a_dictionary(tmp_path, monkeypatch):
     limits = "--set training.batch_tokens=512 --set training.learning_rate=0.01 --set data.token_dropout=0.4"
     limits += " --set tokenizer.kind=character"
     trained = run(*f"train tagging --train train.conll --out names --steps 60 {sizes} {limits}".split())
-    assert (
-        trained.code == 0
-        and "spans: LOC" in trained.err
-        and "dictionary of the training spans" in trained.err
-    )
+    assert trained.code == 0 and "spans: LOC" in trained.err and "dictionary of the training spans" in trained.err
     # no name of the test is in the training data, so the dictionary finds nothing
     measured = json.loads(run("evaluate", "names", "test.conll", "--json").out)
     assert measured["f1"] > 0.9 and measured["unreachable"] == 0, measured
@@ -126,9 +122,7 @@ def test_a_run_from_conll_to_answers_beats_a_dictionary(tmp_path, monkeypatch):
         ["LOC", "Lori"],
     ]
     found = attendo.load("names").classify(["we met Mr Komu."])[0]
-    assert [(span.label, span.start, span.end, span.text) for span in found.spans] == [
-        ("PER", 10, 14, "Komu")
-    ]
+    assert [(span.label, span.start, span.end, span.text) for span in found.spans] == [("PER", 10, 14, "Komu")]
     # an output table can be used as training data
     (tmp_path / "in.txt").write_text("we met Mr Komu.\n\nwe met the Komu.\n")
     assert run("classify", "names", "--input", "in.txt", "--output", "out.jsonl").code == 0
@@ -144,9 +138,7 @@ def test_a_run_from_conll_to_answers_beats_a_dictionary(tmp_path, monkeypatch):
     assert "look does not show" in run("look", "names", "rain").err
     unknown = tmp_path / "bad.conll"
     unknown.write_text("we O\nmet O\n\nBo B-ORG\n")
-    assert (
-        "bad.conll:4: the label 'ORG' was not seen in training" in run("evaluate", "names", "bad.conll").err
-    )
+    assert "bad.conll:4: the label 'ORG' was not seen in training" in run("evaluate", "names", "bad.conll").err
 
 
 def test_a_classifier_is_not_a_tagger():

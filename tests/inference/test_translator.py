@@ -177,8 +177,7 @@ def test_a_real_search_that_loops_is_mended(tokenizer):
     translator = next(
         found
         for found in (
-            tiny_translator(tokenizer, seed, scale=0.3, beam=1, max_length_extra=40, max_len=64)
-            for seed in range(20)
+            tiny_translator(tokenizer, seed, scale=0.3, beam=1, max_length_extra=40, max_len=64) for seed in range(20)
         )
         if repeats(found.translate(["rain"], guard=False)[0].candidates[0].token_ids)
     )

@@ -54,17 +54,13 @@ def test_draws_come_as_often_as_the_model_says(how):
     def logits_of(ids):
         tgt = torch.tensor([[tokenizer.bos_id, *ids]])
         with torch.inference_mode():
-            found = [
-                model(source, tgt)[0, -1].double() for model in (translator.model, *translator.companions)
-            ]
+            found = [model(source, tgt)[0, -1].double() for model in (translator.model, *translator.companions)]
         return torch.stack([logits.softmax(-1) for logits in found]).mean(0).log().tolist()
 
     wanted = exact_texts(logits_of, config, never=(tokenizer.pad_id, tokenizer.bos_id), end=tokenizer.eos_id)
     assert len(wanted) >= 7
     found = translator.sample(["rain"] * n, [dataclasses.replace(config, seed=seed) for seed in range(n)])
-    counts = Counter(
-        one.candidates[0].token_ids + (tokenizer.eos_id,) * one.candidates[0].finished for one in found
-    )
+    counts = Counter(one.candidates[0].token_ids + (tokenizer.eos_id,) * one.candidates[0].finished for one in found)
     assert counts.keys() <= wanted.keys()
     assert p_value([counts[text] for text in wanted], [n * p for p in wanted.values()]) > LEVEL
 
@@ -73,9 +69,7 @@ def test_draws_come_as_often_as_the_model_says(how):
 @given(
     which=st.sampled_from(["bpe", "byte", "word", "together", "compiled"]),
     rows=st.lists(
-        st.tuples(
-            texts, st.integers(0, 2**63 - 1), st.sampled_from([0.0, 0.7, 3.0]), st.sampled_from(["", "rain"])
-        ),
+        st.tuples(texts, st.integers(0, 2**63 - 1), st.sampled_from([0.0, 0.7, 3.0]), st.sampled_from(["", "rain"])),
         min_size=1,
         max_size=4,
     ),
@@ -86,9 +80,7 @@ def test_a_draw_is_the_same_alone_and_in_any_batch_and_order(which, rows, random
 
     def drawn(some):
         configs = [SamplingConfig(seed=seed, temperature=t, top_p=0.9) for _, seed, t, _ in some]
-        found = translator.sample(
-            [row[0] for row in some], configs, longest=12, prefixes=[row[3] for row in some]
-        )
+        found = translator.sample([row[0] for row in some], configs, longest=12, prefixes=[row[3] for row in some])
         return [(one.source, one.seed, one.text, one.candidates[0].token_ids) for one in found]
 
     together = drawn(rows)
@@ -101,9 +93,7 @@ def test_a_draw_is_the_same_alone_and_in_any_batch_and_order(which, rows, random
 def test_temperature_0_is_the_greedy_translation_with_its_numbers():
     translator = MADE["bpe"]
     for prefixes in (None, "雨"):
-        wanted = translator.translate(
-            PARTS, beam=1, guard=False, longest=10, prefixes=prefixes, alignments=True
-        )
+        wanted = translator.translate(PARTS, beam=1, guard=False, longest=10, prefixes=prefixes, alignments=True)
         found = translator.sample(
             PARTS, SamplingConfig(temperature=0.0, seed=3), longest=10, prefixes=prefixes, alignments=True
         )
@@ -124,9 +114,7 @@ def test_the_numbers_of_a_draw_are_those_of_score(compiled):
     prepared = translator.prepare() if compiled else double(translator)
     config = SamplingConfig(temperature=2.0, min_p=0.0001)
     configs = [dataclasses.replace(config, seed=seed) for seed in range(60)]
-    found = [
-        one for one in prepared.sample(["rain"] * 60, configs) if one.candidates[0].finished and one.text
-    ]
+    found = [one for one in prepared.sample(["rain"] * 60, configs) if one.candidates[0].finished and one.text]
     given_back = prepared.score([("rain", one.text) for one in found])
     assert len({one.text for one in found}) > 5
     for one, scored in zip(found, given_back, strict=True):
@@ -140,9 +128,7 @@ def test_parts_are_drawn_apart_and_limits_hold():
     [found] = translator.sample(["Snow.\nSnow."], SamplingConfig(seed=1, temperature=3.0), longest=8)
     first, second = found.text.split("\n")[0], found.text.split("\n")[-1]
     assert found.parts == 2 and first != second
-    assert (
-        first == translator.sample(["Snow."], SamplingConfig(seed=1, temperature=3.0))[0].text.split("\n")[0]
-    )
+    assert first == translator.sample(["Snow."], SamplingConfig(seed=1, temperature=3.0))[0].text.split("\n")[0]
     [cut] = translator.sample(["Snow"], SamplingConfig(seed=1, max_tokens=3), prefixes="a")
     assert len(cut.candidates[0].token_ids) == 3 and not cut.candidates[0].finished and cut.text[0] == "a"
     [none] = translator.sample(["Snow"], SamplingConfig(seed=1, max_tokens=0))
@@ -161,9 +147,7 @@ def test_a_seed_that_nobody_chose_is_told_and_gives_the_text_again():
 
 def test_configs_that_are_refused():
     translator = MADE["byte"]
-    with pytest.raises(
-        AttendoError, match=r"1 configs for 2 texts \(expected one config per text, or one for all"
-    ):
+    with pytest.raises(AttendoError, match=r"1 configs for 2 texts \(expected one config per text, or one for all"):
         translator.sample(["a", "b"], [SamplingConfig()])
     with pytest.raises(AttendoError, match="stop is not supported for given texts"):
         translator.sample(["a"], SamplingConfig(stop=("x",)))
@@ -182,9 +166,7 @@ def test_a_recording_holds_a_draw():
     translator = made("byte")
     with translator.recording() as record:
         [found] = translator.sample(["rain"], SamplingConfig(seed=5, max_tokens=4))
-    assert record["decoder.blocks.0.cross_attention"].weights.shape[-2] == 1 + len(
-        found.candidates[0].token_ids
-    )
+    assert record["decoder.blocks.0.cross_attention"].weights.shape[-2] == 1 + len(found.candidates[0].token_ids)
 
 
 # ---- the command
@@ -199,9 +181,7 @@ def test_the_command_draws_each_line_by_a_seed_of_its_own(run_folder, tmp_path):
     options = ["--temperature", "1.3", "--top-k", "50", "--top-p", "0.95", "--min-p", "0.001"]
     config = SamplingConfig(temperature=1.3, top_k=50, top_p=0.95, min_p=0.001, seed=7)
     lines = ["rain", "", "rain", "fog"]
-    wanted = [
-        one_line(t.text) for t in Translator.load(run_folder).sample(lines, configs_of_lines(config, 1, 4))
-    ]
+    wanted = [one_line(t.text) for t in Translator.load(run_folder).sample(lines, configs_of_lines(config, 1, 4))]
     assert len(set(wanted)) == 4
     file, out = tmp_path / "in.txt", tmp_path / "out.txt"
     file.write_text("\n".join(lines) + "\n")
@@ -226,18 +206,14 @@ def test_a_draw_without_a_seed_says_which_it_was(run_folder):
         found = attendo("translate", run_folder, *lines, "--temperature", "2")
         note = found.err.splitlines()[-1]
         assert note.startswith("(to sample the same translations again: --seed ")
-        again = attendo(
-            "translate", run_folder, *lines, "--temperature", "2", "--seed", note.split()[-1].rstrip(")")
-        )
+        again = attendo("translate", run_folder, *lines, "--temperature", "2", "--seed", note.split()[-1].rstrip(")"))
         assert again.out == found.out and "--seed" not in again.err
     assert "--seed" not in attendo("translate", run_folder, "rain", "--temperature", "0").err
 
 
 def test_what_was_begun_with_other_options_is_not_gone_on_with(run_folder, tmp_path, monkeypatch):
     requests = []
-    monkeypatch.setattr(
-        "attendo.cli.options.file_done", lambda *given: requests.append(json.dumps(given[3])) or 0
-    )
+    monkeypatch.setattr("attendo.cli.options.file_done", lambda *given: requests.append(json.dumps(given[3])) or 0)
     files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
     drawing = ["--temperature", "1"]
     for options in (

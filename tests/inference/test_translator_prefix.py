@@ -48,9 +48,7 @@ def test_a_loop_is_searched_again_with_its_prefix():
     found = next(
         translation
         for seed in range(4, 40)
-        for translator in [
-            tiny_translator(TOKENIZERS["bpe"], seed, 0.3, beam=1, max_length_extra=40, max_len=64)
-        ]
+        for translator in [tiny_translator(TOKENIZERS["bpe"], seed, 0.3, beam=1, max_length_extra=40, max_len=64)]
         for translation in translator.translate(["x", "rain"], prefixes=["", "雨が降る"])[1:]
         if translation.loop == "mended"
     )

@@ -70,9 +70,7 @@ def told(tokenizer: Tokenizer, text: str, sizes) -> list[tuple[int, ...]]:
 
 @given(
     kind=st.sampled_from(["bpe", "byte", "unigram", "character"]),
-    parts=st.lists(
-        st.sampled_from(["", "It rains.", "雪だ。", "🌧️ 👩‍👩‍👧", "7!", "naïve"]), min_size=1, max_size=5
-    ),
+    parts=st.lists(st.sampled_from(["", "It rains.", "雪だ。", "🌧️ 👩‍👩‍👧", "7!", "naïve"]), min_size=1, max_size=5),
     source=st.sampled_from(["a b", "雪だ", "7"]),
     gap=st.sampled_from(["", " ", "\n", "  \n ", "\u00a0"]),
     data=st.data(),

@@ -211,9 +211,7 @@ def test_edits_of_a_layer_are_made_in_their_order():
 @given(data=st.data(), path=st.sampled_from([CROSS, OWN, "encoder.blocks.0.self_attention"]))
 def test_a_batch_by_row_is_each_row_alone(data, path):
     model, (src, tgt, lengths) = small(), batch()
-    off = torch.tensor(
-        data.draw(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=3, max_size=3))
-    )
+    off = torch.tensor(data.draw(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=3, max_size=3)))
     with torch.no_grad(), recording(model, (), [OffByRow(path, off)]) as record:
         together = record.model(src, tgt, lengths)
     for row in range(3):

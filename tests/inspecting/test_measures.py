@@ -69,17 +69,13 @@ def by_hand(weights, query_ids, key_ids, cross):
 
 
 @settings(max_examples=40)
-@given(
-    q_len=lengths, k_len=st.integers(1, 20), kind=st.sampled_from(["self", "cached", "cross"]), data=st.data()
-)
+@given(q_len=lengths, k_len=st.integers(1, 20), kind=st.sampled_from(["self", "cached", "cross"]), data=st.data())
 def test_measures_are_those_of_a_loop(q_len, k_len, kind, data):
     cross = kind == "cross"
     k_len = k_len if cross else q_len + (k_len if kind == "cached" else 0)
     ids = st.lists(st.integers(0, 3), min_size=k_len, max_size=k_len)
     key_ids = data.draw(ids)
-    query_ids = (
-        data.draw(st.lists(st.integers(0, 3), min_size=q_len, max_size=q_len)) if cross else key_ids[-q_len:]
-    )
+    query_ids = data.draw(st.lists(st.integers(0, 3), min_size=q_len, max_size=q_len)) if cross else key_ids[-q_len:]
     causal, seed = not cross and data.draw(st.booleans()), data.draw(st.integers(0, 99))
     weights = random_weights(2, q_len, k_len, seed=seed, causal=causal, empty=data.draw(st.booleans()))
     found = measures.head_measures(weights, tuple(query_ids), tuple(key_ids), cross=cross)
@@ -215,9 +211,7 @@ def test_the_error_rate_is_that_of_counted_links(rows):
     found = [own for own, _, _ in rows]
     hits = sum((pair in sure) + (pair in sure | more) for own, sure, more in rows for pair in own)
     total = sum(len(own) + len(sure) for own, sure, _ in rows)
-    assert measures.alignment_error_rate(found, given_links) == pytest.approx(
-        1 - hits / total if total else 0.0
-    )
+    assert measures.alignment_error_rate(found, given_links) == pytest.approx(1 - hits / total if total else 0.0)
     assert measures.alignment_error_rate([sure for _, sure, _ in rows], given_links) == 0.0
 
 
@@ -255,9 +249,7 @@ def test_words_are_linked_where_their_characters_are(source, target, data):
 
     def word_at(text, place):
         return (
-            None
-            if text[place].isspace()
-            else len(text[:place].split()) - (place > 0 and not text[place - 1].isspace())
+            None if text[place].isspace() else len(text[:place].split()) - (place > 0 and not text[place - 1].isspace())
         )
 
     wanted = {

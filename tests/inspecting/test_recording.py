@@ -195,9 +195,7 @@ def test_nothing_is_kept_unless_asked(model, batch):
     assert record[LAYERS[5]].parts == ("weights",)
     with pytest.raises(AttendoError, match=r"cross_attention\.scores was not recorded\. Use"):
         _ = record[LAYERS[3]].scores
-    with pytest.raises(
-        AttendoError, match=r"encoder\.blocks\.0\.self_attention was not recorded \(recorded:"
-    ):
+    with pytest.raises(AttendoError, match=r"encoder\.blocks\.0\.self_attention was not recorded \(recorded:"):
         _ = record[LAYERS[0]]
 
 
@@ -215,9 +213,7 @@ def test_what_cannot_be_recorded_is_said(model):
 
 def test_gradients_reach_recorded_weights_and_the_model(model, batch):
     with recording(model, keep=["*.cross_attention.weights"]) as record:
-        record.model(*batch).square().sum().backward(
-            inputs=[record[LAYERS[3]].weights, model.output_proj.weight]
-        )
+        record.model(*batch).square().sum().backward(inputs=[record[LAYERS[3]].weights, model.output_proj.weight])
     assert record[LAYERS[3]].weights.grad.abs().sum() > 0
     assert model.output_proj.weight.grad.abs().sum() > 0
 

@@ -30,9 +30,7 @@ def inputs_of(architecture):
 
 def small(architecture, **options):
     torch.manual_seed(0)
-    return build_model(
-        ModelConfig(architecture=architecture, **SIZES, **MODELS[architecture][1], **options)
-    ).eval()
+    return build_model(ModelConfig(architecture=architecture, **SIZES, **MODELS[architecture][1], **options)).eval()
 
 
 POOLED = [("classifier", {"pooling": pooling}) for pooling in ("mean", "max", "first")]
@@ -70,9 +68,7 @@ def test_the_lens_before_is_the_model_without_its_later_blocks(architecture):
         record.model(*inputs)
         state = record[f"{stack}.blocks.0"].output
         found = (
-            pooled_lens(model, state, inputs[1])
-            if architecture == "classifier"
-            else lens_logits(model, state, stack)
+            pooled_lens(model, state, inputs[1]) if architecture == "classifier" else lens_logits(model, state, stack)
         )
     with torch.no_grad(), recording(model, (), [Off(f"{stack}.blocks.[12].*")]) as record:
         assert torch.equal(record.model(*inputs), found)

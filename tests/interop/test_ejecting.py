@@ -61,9 +61,7 @@ def executed(source):
 
 def written_model(source, model, folder):
     """The model of a written file, with the weights of a model as a run folder stores them."""
-    save_file(
-        {name: p.detach().contiguous() for name, p in model.named_parameters()}, folder / "model.safetensors"
-    )
+    save_file({name: p.detach().contiguous() for name, p in model.named_parameters()}, folder / "model.safetensors")
     return executed(source)["load"](str(folder))
 
 
@@ -94,15 +92,11 @@ def test_a_written_file_gives_the_logits_of_attendo(architecture, tmp_path):
 def test_every_option_is_drawn():
     configs = [drawn_config(seed, architecture) for architecture in ARCHITECTURES for seed in SEEDS]
     fields = {field.name: field.default for field in dataclasses.fields(ModelConfig)}
-    drawn = {
-        name for config in configs for name, default in fields.items() if getattr(config, name) != default
-    }
+    drawn = {name for config in configs for name, default in fields.items() if getattr(config, name) != default}
     of_imports = {"position_frequencies", "no_rope_interval", "local_position_base", "attention_windows"}
     of_imports |= {"attention_softcap", "output_softcap", "norm_output", "norm_first_block", "output_norm"}
     assert drawn == set(fields) - of_imports
-    scaled = ModelConfig(
-        vocab_size=9, d_model=8, n_heads=2, positions="rotary", position_frequencies=(1.0, 0.5)
-    )
+    scaled = ModelConfig(vocab_size=9, d_model=8, n_heads=2, positions="rotary", position_frequencies=(1.0, 0.5))
     assert unknown_option(scaled) == "position_frequencies=(1.0, 0.5)"
     alternating = ModelConfig(vocab_size=9, positions="rotary", no_rope_interval=4)
     assert unknown_option(alternating) == "no_rope_interval=4"
@@ -123,9 +117,7 @@ def test_written_files_are_formatted_and_use_all_that_they_define(tmp_path):
         ["format", "--check"],
     ):
         ruff = [sys.executable, "-m", "ruff", *command, "--isolated", "--no-cache", "--line-length=110"]
-        done = subprocess.run(
-            [*ruff, "--target-version=py311", tmp_path], capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([*ruff, "--target-version=py311", tmp_path], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout
 
 
@@ -167,8 +159,6 @@ def test_errors_name_what_is_wrong(run, tmp_path, monkeypatch):
     monkeypatch.setattr(ejecting, "unknown_option", lambda config: "norm='other'")
     assert "`attendo eject` does not support norm='other'" in refused("eject", run, out)
     save_card(run, load_bundle(run).card | {"own_parts": "bias.py:with_bias"})
-    assert "has custom modules (bias.py:with_bias), which `attendo eject` cannot write" in refused(
-        "eject", run, out
-    )
+    assert "has custom modules (bias.py:with_bias), which `attendo eject` cannot write" in refused("eject", run, out)
     out.touch()
     assert f"{out} already exists. Choose another name, or remove the file" in refused("eject", run, out)

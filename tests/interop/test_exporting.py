@@ -61,9 +61,7 @@ def test_a_translator_leaves_with_a_report(run, valid, tmp_path):
 @pytest.mark.parametrize("target", TRANSLATORS)
 def test_every_file_has_the_permissions_of_any_other_new_file(run, valid, tmp_path, target):
     languages = ["--languages", "en,ja"] if target == "argos" else []
-    outcome = attendo(
-        "export", run, tmp_path / "out", "--to", target, *languages, "--valid", valid, "--rows", 1
-    )
+    outcome = attendo("export", run, tmp_path / "out", "--to", target, *languages, "--valid", valid, "--rows", 1)
     assert outcome.code == 0, outcome.err
     files = [file for file in (tmp_path / "out").rglob("*") if file.is_file()]
     assert {file.stat().st_mode for file in files} == {valid.stat().st_mode}
@@ -81,9 +79,7 @@ def test_the_card_of_an_exported_classifier_describes_its_encoder(tmp_path):
     folder = saved(tmp_path / "run", config(), card)
     said = []
     exporting.export(folder, tmp_path / "out", "onnx", say=said.append)
-    assert said[-1] == (
-        "warning: the export has the encoder alone. In attendo, n-grams have 60% of the decision"
-    )
+    assert said[-1] == ("warning: the export has the encoder alone. In attendo, n-grams have 60% of the decision")
     written = json.loads((tmp_path / "out" / "card.json").read_text())
     assert written["validation"] == {"step": 7, "accuracy": 0.8, "temperature": 1.5}
     assert not {"files", "thresholds"} & written.keys()
@@ -111,9 +107,7 @@ def test_its_own_words_on_how_to_call_it_give_what_attendo_says(run, tmp_path):
 
 def test_int8_leaves_the_run_as_it_is(run, tmp_path):
     before = (run / "model.safetensors").read_bytes()
-    outcome = attendo(
-        "export", run, tmp_path / "out", "--to", "ctranslate2", "--quantization", "int8", "--rows", 9
-    )
+    outcome = attendo("export", run, tmp_path / "out", "--to", "ctranslate2", "--quantization", "int8", "--rows", 9)
     assert outcome.code == 0, outcome.err
     report = json.loads((tmp_path / "out" / REPORT).read_text())
     # noise, rounded: without 8-bit products of the CPU (VNNI), its sums are rounded once more, and nothing may be left
@@ -234,9 +228,7 @@ def test_a_shape_that_can_not_go(options, clause, tmp_path):
 @pytest.mark.some(4)
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-@pytest.mark.parametrize(
-    "sizes", [{}, {"vocab_size": 9, "d_model": 6, "d_ff": 5, "n_heads": 3, "max_len": 1}]
-)
+@pytest.mark.parametrize("sizes", [{}, {"vocab_size": 9, "d_model": 6, "d_ff": 5, "n_heads": 3, "max_len": 1}])
 def test_every_target_takes_the_usual_translator(sizes, kind, norm_first):
     layers = {"n_encoder_layers": 1, "n_decoder_layers": 3} if sizes else {}
     config = ModelConfig(**{"vocab_size": 560, **sizes, **layers}, dropout=0.3, norm_first=norm_first)
@@ -256,9 +248,7 @@ def test_training_says_at_its_start_where_the_model_can_not_go(tmp_path, monkeyp
     monkeypatch.setattr("attendo.cli.train.follow", lambda run: 0)  # said before the first step
     before, *_ = run_folder(tmp_path / "before", {**SHAPE, "value_dim": 4})
     train = ["--train", pairs_file(tmp_path), "--out", tmp_path / "run", "--init-from", before]
-    outcome = attendo(
-        "train", "translation", "--threads", 1, *train, *settings({"training": SMALL["training"]})
-    )
+    outcome = attendo("train", "translation", "--threads", 1, *train, *settings({"training": SMALL["training"]}))
     (said,) = [line for line in outcome.err.splitlines() if line.startswith("export: ")]
     assert said.startswith("export: to onnx; not to ")
     assert "not to huggingface: no model of transformers supports value_dim=4" in said

@@ -46,9 +46,7 @@ SCALE = {"F32": 0, "F16": 1, "BF16": 32}
 NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
 NAMES |= {f"self_attn.{x}_proj": f"attn_{'output' if x == 'o' else x}" for x in "qkvo"}
 NAMES |= {f"self_attn.{x}_norm": f"attn_{x}_norm" for x in "qk"} | {"input_layernorm": "attn_norm"}
-NAMES |= {f"mlp.{x}_proj": f"ffn_{x}" for x in ("gate", "up", "down")} | {
-    "post_attention_layernorm": "ffn_norm"
-}
+NAMES |= {f"mlp.{x}_proj": f"ffn_{x}" for x in ("gate", "up", "down")} | {"post_attention_layernorm": "ffn_norm"}
 
 
 def written(path, case, tokenizer, **keys):
@@ -119,10 +117,7 @@ def llama_tokenizer(folder):
     made("llama", folder)
     pieces = SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
     ids = range(pieces.get_piece_size())
-    kinds = [
-        2 if pieces.is_unknown(i) else 3 if pieces.is_control(i) else 6 if pieces.is_byte(i) else 1
-        for i in ids
-    ]
+    kinds = [2 if pieces.is_unknown(i) else 3 if pieces.is_control(i) else 6 if pieces.is_byte(i) else 1 for i in ids]
     tokens, scores = [pieces.id_to_piece(i) for i in ids], [pieces.get_score(i) for i in ids]
     return {"model": "llama", "tokens": tokens, "scores": scores, "token_type": kinds, **IDS}, pieces.encode
 
@@ -144,9 +139,7 @@ def byte_level_tokenizer(folder, pre):
 @pytest.mark.parametrize("case", CASES)
 def test_an_imported_file_gives_the_logits_of_transformers_and_its_ids(case, tmp_path):
     is_llama = case.startswith("llama")
-    keys, encode = (
-        llama_tokenizer(tmp_path / "t") if is_llama else byte_level_tokenizer(tmp_path / "t", "qwen2")
-    )
+    keys, encode = llama_tokenizer(tmp_path / "t") if is_llama else byte_level_tokenizer(tmp_path / "t", "qwen2")
     model = written(tmp_path / "model.gguf", case, keys, **({} if is_llama else {"chat_template": CHATML}))
     import_model(tmp_path / "model.gguf", tmp_path / "run")
     found = attendo.load(tmp_path / "run")

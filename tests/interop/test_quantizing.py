@@ -153,10 +153,7 @@ def test_a_translator_and_a_shortlist(tmp_path):
     for bits in (8, 4):
         small = tmp_path / f"small{bits}"
         assert attendo("quantize", run, "--bits", bits, "--out", small).code == 0
-        found = [
-            attendo("translate", folder, WORDS, *rest)
-            for folder, rest in ((small, []), (run, ["--bits", bits]))
-        ]
+        found = [attendo("translate", folder, WORDS, *rest) for folder, rest in ((small, []), (run, ["--bits", bits]))]
         assert found[0].code == 0, found[0].err
         assert found[0].out == found[1].out
     translator = Translator.load(small)

@@ -107,9 +107,7 @@ def test_an_exported_model_is_the_same_model_when_it_comes_back(shape, kind, tmp
 
 def test_each_number_format_is_what_the_package_computes(tmp_path):
     more = {"d_ff": 80}  # rows of 80 weights can't be quantized
-    folder, _, model = run_folder(
-        tmp_path / "run", LLAMA | SHAPES["llama"] | more, tokenizer=tiny_tokenizer()
-    )
+    folder, _, model = run_folder(tmp_path / "run", LLAMA | SHAPES["llama"] | more, tokenizer=tiny_tokenizer())
     (tmp_path / "hf").mkdir()
     write_model(model, tmp_path / "hf")
     theirs = load_file(tmp_path / "hf/model.safetensors")

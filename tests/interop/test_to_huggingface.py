@@ -86,9 +86,7 @@ def test_a_model_computes_the_same_in_transformers_and_when_it_comes_back(name, 
     import_model(tmp_path / "out", tmp_path / "back")
     again = attendo.load(tmp_path / "back").model if name[0] != "M" else None
     if again is not None:
-        ids = torch.randint(
-            4, bundle.tokenizer.vocab_size, (2, 7), generator=torch.Generator().manual_seed(0)
-        )
+        ids = torch.randint(4, bundle.tokenizer.vocab_size, (2, 7), generator=torch.Generator().manual_seed(0))
         inputs = (ids, ids) if bundle.model_config.architecture == "encoder-decoder" else (ids,)
         with torch.inference_mode():
             assert (again(*inputs) - model(*inputs)).abs().max() < 1e-5
@@ -115,9 +113,7 @@ def test_the_default_classifier_with_words_runs_in_the_pipeline_of_transformers(
     words = train_tokenizer(sentences(50), TokenizerConfig(kind="uncased"))
     options = {"architecture": "classifier", "n_classes": 2, "max_len": 48}
     options |= CLASSIFICATION.sizes[-1].table(CLASSIFICATION.model)
-    folder, _, model = run_folder(
-        tmp_path / "run", options, tokenizer=words, card={"labels": {"no": 3, "yes": 1}}
-    )
+    folder, _, model = run_folder(tmp_path / "run", options, tokenizer=words, card={"labels": {"no": 3, "yes": 1}})
     export(folder, tmp_path / "out", "huggingface", most=2)
     run = transformers.pipeline("text-classification", model=str(tmp_path / "out"), top_k=None)
     texts = ["Tomorrow it CAN'T rain<br />in  Tokyo, Ｂ…", "x", sentences(1)[0]]
@@ -160,9 +156,7 @@ def test_an_imported_tokenizer_goes_back(tmp_path):
     text = "tomorrow will be rainy in Tokyo ."
     assert one(text)["input_ids"] == two(text)["input_ids"]
     assert one.get_vocab() == two.get_vocab() and one.all_special_ids == two.all_special_ids
-    assert (tmp_path / "out/model.safetensors").read_bytes() == (
-        tmp_path / "again/model.safetensors"
-    ).read_bytes()
+    assert (tmp_path / "out/model.safetensors").read_bytes() == (tmp_path / "again/model.safetensors").read_bytes()
     with pytest.raises(AttendoError, match="already exists"):
         export(folder, tmp_path / "out", "huggingface")
 

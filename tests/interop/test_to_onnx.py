@@ -221,8 +221,7 @@ def test_what_has_no_form_is_named():
     )
     assert to_onnx.why_not(later(vocab_size=9), "bpe") is None
     assert (
-        to_onnx.why_not(later(vocab_size=9, n_experts=2), "bpe")
-        == "n_experts=2 is not supported by the export to ONNX"
+        to_onnx.why_not(later(vocab_size=9, n_experts=2), "bpe") == "n_experts=2 is not supported by the export to ONNX"
     )
 
 
@@ -248,13 +247,9 @@ def test_a_damaged_folder_is_named(tmp_path):
 
 
 def test_positions_end_where_the_model_says(tmp_path):
-    generator = exported(
-        random_model(ModelConfig(**FEW, architecture="decoder", n_encoder_layers=0)), tmp_path
-    )
+    generator = exported(random_model(ModelConfig(**FEW, architecture="decoder", n_encoder_layers=0)), tmp_path)
     assert len(generator.logits(ids_of([12]))[0]) == 12
-    with pytest.raises(
-        AttendoError, match="a text has 13 tokens, but the exported model reads at most max_len=12"
-    ):
+    with pytest.raises(AttendoError, match="a text has 13 tokens, but the exported model reads at most max_len=12"):
         generator.logits(ids_of([13]))
     with pytest.raises(AttendoError, match="a text has no tokens"):
         generator.logits([[5], []])

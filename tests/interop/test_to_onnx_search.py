@@ -52,12 +52,8 @@ def test_rows_that_come_later_change_nothing(pair):
     """Sources of other lengths join a search that goes on, and rows leave it."""
     translator, theirs = pair
     config = DecodingConfig(beam=3, max_length_ratio=0.0, max_length_extra=9)
-    rows = [
-        [*ids, 3] for ids in translator.tokenizer.encode_batch(["it rains", "snow", "the sun , rain", "a"])
-    ]
-    search = Searcher(SearchBackend(theirs.start, theirs.decoder.step), theirs.special_ids, 64).continuous(
-        config
-    )
+    rows = [[*ids, 3] for ids in translator.tokenizer.encode_batch(["it rains", "snow", "the sun , rain", "a"])]
+    search = Searcher(SearchBackend(theirs.start, theirs.decoder.step), theirs.special_ids, 64).continuous(config)
     numbers, found = search.add(rows[:2]), {}
     found |= dict(search.advance()) | dict(search.advance())
     numbers += search.add(rows[2:])

@@ -13,9 +13,7 @@ SYMBOLS = "abcdefghij"
 
 
 def trained(folder, file, **tables):
-    run = new_run(
-        family_of("translation"), {"data": {"train": [str(file)], "valid": [str(file)]}, **tables}, folder
-    )
+    run = new_run(family_of("translation"), {"data": {"train": [str(file)], "valid": [str(file)]}, **tables}, folder)
     for _ in run.reports():
         pass
     return attendo.load(folder)

@@ -100,9 +100,7 @@ def test_a_forced_target_has_the_numbers_of_score(users):
     scored = user.score([(text_of(user.tokenizer, 12), "snow in Oslo")])[0]
     assert told["outcome"]["log_prob"] == pytest.approx(scored.log_prob, abs=1e-4)
     assert told["outcome"]["score"] == pytest.approx(scored.score, abs=1e-5)
-    assert [token["out"]["log_prob"] for token in told["target"]] == pytest.approx(
-        scored.token_log_probs, abs=1e-5
-    )
+    assert [token["out"]["log_prob"] for token in told["target"]] == pytest.approx(scored.token_log_probs, abs=1e-5)
 
 
 @pytest.mark.parametrize("head", [None, 0])
@@ -128,9 +126,7 @@ def test_labels_are_those_of_classify(users):
     user = users["classification"]
     seen, told = answered(user)
     found = user.classify([seen.request.text])[0]
-    assert {row["label"]: row["probability"] for row in told["outcome"]["labels"]} == pytest.approx(
-        found.probabilities
-    )
+    assert {row["label"]: row["probability"] for row in told["outcome"]["labels"]} == pytest.approx(found.probabilities)
     assert told["outcome"]["labels"][0]["label"] == found.label
 
 
@@ -191,18 +187,14 @@ def test_a_compiled_search_with_edits_finds_what_the_view_does(tokenizer, beam, 
 
 def test_a_head_can_be_held_at_its_mean(users):
     path = "encoder.blocks.0.self_attention"
-    seen, _ = answered(
-        users["classification"], edits=[{"kind": "off", "path": path, "head": 0, "how": "mean"}]
-    )
+    seen, _ = answered(users["classification"], edits=[{"kind": "off", "path": path, "head": 0, "how": "mean"}])
     (edit,) = seen.edits
     plain, _ = answered(users["classification"])
     mixed = plain.record[path].weights[0] @ share_heads(plain.record[path].value, 2)[0]
     torch.testing.assert_close(edit.value.reshape_as(mixed.mean(1)), mixed.mean(1))
     path = "encoder.blocks.1.feed_forward"
     seen, _ = answered(users["classification"], edits=[{"kind": "off", "path": path, "how": "mean"}])
-    torch.testing.assert_close(
-        seen.record[path].output[0], plain.record[path].output[0].mean(0).expand(13, -1)
-    )
+    torch.testing.assert_close(seen.record[path].output[0], plain.record[path].output[0].mean(0).expand(13, -1))
     with pytest.raises(AttendoError, match="has no mean"):
         answered(users["classification"], edits=[{"kind": "off", "path": "*", "how": "mean"}])
 
@@ -263,9 +255,7 @@ def test_old_looks_are_looked_at_anew(users, monkeypatch):
     session = Session(users["classification"])
     keys = [session.answer("look", {"text": f"rain {'snow ' * n}"})["key"] for n in range(9)]
     assert len(set(keys)) == 9 and len(session._results) == 2
-    assert isinstance(
-        session.answer("tensor", {"key": keys[0], "path": "encoder.blocks.0.self_attention"}), bytes
-    )
+    assert isinstance(session.answer("tensor", {"key": keys[0], "path": "encoder.blocks.0.self_attention"}), bytes)
 
 
 def test_hostile_words_are_tokens_like_others(users):
@@ -280,8 +270,6 @@ def test_hostile_words_are_tokens_like_others(users):
 def test_thumbnails_keep_the_largest_weights(users):
     seen, told = answered(users["classification"])
     layer = told["stacks"][0]["layers"][0]
-    small = np.frombuffer(base64.b64decode(layer["thumb"]["data"]), np.uint8).reshape(
-        2, layer["thumb"]["rows"], -1
-    )
+    small = np.frombuffer(base64.b64decode(layer["thumb"]["data"]), np.uint8).reshape(2, layer["thumb"]["rows"], -1)
     weights = seen.record[layer["path"]].weights[0].numpy()
     np.testing.assert_allclose(small / 255, weights, atol=0.003)  # small enough to be there whole

@@ -26,9 +26,7 @@ PATH = "decoder.blocks.1.cross_attention"
 def _checkpoint(folder, step, user):
     path = folder / "checkpoints" / f"step-{step}"
     path.mkdir(parents=True)
-    save_file(
-        {name: tensor.clone() for name, tensor in weights_of(user.model).items()}, path / "model.safetensors"
-    )
+    save_file({name: tensor.clone() for name, tensor in weights_of(user.model).items()}, path / "model.safetensors")
     write_manifest(path, {"format": 1, "step": step})
 
 
@@ -87,9 +85,7 @@ def test_a_run_without_checkpoints_has_one_frame_and_is_told_how_to_keep_more(tm
     answer = film_answer(seen, PATH, 0)
     assert [frame["final"] for frame in answer["frames"]] == [True]
     names = {field.name for field in dataclasses.fields(CheckpointConfig)}
-    asked = {
-        word.partition("=")[0].removeprefix("checkpoint.") for word in answer["note"].split() if "=" in word
-    }
+    asked = {word.partition("=")[0].removeprefix("checkpoint.") for word in answer["note"].split() if "=" in word}
     assert asked == {"keep_last", "every_steps"} <= names
 
 

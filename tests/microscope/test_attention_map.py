@@ -74,12 +74,8 @@ def test_maps_of_a_look(family, tokenizer):
             map_of(seen, missing.pop())
     answers = {
         "translation": lambda: user.translate([TEXT], beam=2)[0].text,
-        "language-model": lambda: tokenizer.decode(
-            [i for i in seen.wanted[seen.prompt_tokens - 1 :] if i is not None]
-        ),
-        "classification": lambda: (
-            f"{user.classify([TEXT])[0].label} ({user.classify([TEXT])[0].probability:.1%})"
-        ),
+        "language-model": lambda: tokenizer.decode([i for i in seen.wanted[seen.prompt_tokens - 1 :] if i is not None]),
+        "classification": lambda: f"{user.classify([TEXT])[0].label} ({user.classify([TEXT])[0].probability:.1%})",
         "masked-language-model": lambda: tokenizer.decode(
             [
                 best if token == tokenizer.unk_id else token  # unknown words are hidden ones
@@ -185,9 +181,7 @@ def test_a_long_row_has_a_scale_of_its_own():
 printable = st.characters(exclude_categories=("Cc", "Cs", "Cn", "Zl", "Zp", "Zs"))
 pieces = st.lists(
     st.text(printable, min_size=1, max_size=20)
-    | st.sampled_from(
-        ["雨" * 30, "مطر", "e\u0301" * 30, "👍🏽", "", " ", "\n\t", "\x1b[31m", "\u202e", *HOSTILE]
-    ),
+    | st.sampled_from(["雨" * 30, "مطر", "e\u0301" * 30, "👍🏽", "", " ", "\n\t", "\x1b[31m", "\u202e", *HOSTILE]),
     min_size=1,
     max_size=60,
 )
@@ -202,12 +196,8 @@ pieces = st.lists(
     stack=st.sampled_from(["encoder", "decoder", "cross"]),
     data=st.data(),
 )
-def test_no_line_is_wider_than_asked_and_no_piece_commands_the_terminal(
-    sources, targets, width, language, stack, data
-):
-    columns = data.draw(
-        st.lists(st.integers(0, len(sources) - 1), min_size=len(targets), max_size=len(targets))
-    )
+def test_no_line_is_wider_than_asked_and_no_piece_commands_the_terminal(sources, targets, width, language, stack, data):
+    columns = data.draw(st.lists(st.integers(0, len(sources) - 1), min_size=len(targets), max_size=len(targets)))
     weights = one_hot(sources, targets, columns).weights
     seen = AttentionMap(stack, tuple(targets), tuple(sources), weights)
     text = map_text(seen, width, head=data.draw(st.sampled_from([None, 1])), language=language)
@@ -246,8 +236,7 @@ def test_png(tmp_path, caplog):
     # the darkest blue of the scale fills six cells in one and is only on the scale in the other
     dark = np.array([8, 64, 129]) / 255
     shares = [
-        (np.abs(imread(tmp_path / name)[..., :3] - dark).max(-1) < 0.01).mean()
-        for name in ("sharp.png", "flat.png")
+        (np.abs(imread(tmp_path / name)[..., :3] - dark).max(-1) < 0.01).mean() for name in ("sharp.png", "flat.png")
     ]
     assert shares[0] > 0.05 > 0.005 > shares[1]
 

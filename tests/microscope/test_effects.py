@@ -44,9 +44,7 @@ def _answer_log_probs(seen, edits):
 @pytest.mark.some(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_head_of_the_sweep_is_that_head_switched_off_alone(family, monkeypatch):
-    monkeypatch.setattr(
-        effects, "MOST_POSITIONS", 1
-    )  # a head at a time: the chunks are put together in order
+    monkeypatch.setattr(effects, "MOST_POSITIONS", 1)  # a head at a time: the chunks are put together in order
     edits = [EditRequest(kind="beta", path="*", beta=0.5)]
     for chunked, edit in ((True, []), (False, edits)):
         if not chunked:
@@ -88,9 +86,7 @@ def test_a_translators_first_head_is_the_one_whose_removal_costs_most():
     seen = tiny_look()
     before = sum(_answer_log_probs(seen, []))
     cost = {
-        (path, head): before - sum(_answer_log_probs(seen, [Off(path, (head,))]))
-        for path in CROSS
-        for head in (0, 1)
+        (path, head): before - sum(_answer_log_probs(seen, [Off(path, (head,))])) for path in CROSS for head in (0, 1)
     }
     layer, head = max(cost, key=lambda place: cost[place])
     assert opened_head(seen, stacks_of(seen)) == {"layer": layer, "head": head}
@@ -133,10 +129,7 @@ def test_effects_are_measured_unasked_only_where_they_are_cheap(monkeypatch):
 
 def _rows(family):
     if family == "classification":
-        return [
-            (text, label)
-            for (text, _), label in zip(PAIRS, ("rain", "sun", "snow", "sun", "rain"), strict=True)
-        ]
+        return [(text, label) for (text, _), label in zip(PAIRS, ("rain", "sun", "snow", "sun", "rain"), strict=True)]
     return PAIRS if family == "translation" else [text for text, _ in PAIRS]
 
 
@@ -190,9 +183,7 @@ def test_importance_of_a_translator_is_what_its_score_loses():
 def test_importance_of_a_classifier_is_of_the_given_label():
     user, rows = tiny_user("classification"), _rows("classification")
     found = user.classify([text for text, _ in rows])
-    expected = (
-        sum(math.log(one.probabilities[label]) for one, (_, label) in zip(found, rows, strict=True)) / 5
-    )
+    expected = sum(math.log(one.probabilities[label]) for one, (_, label) in zip(found, rows, strict=True)) / 5
     assert importance(user, rows).log_prob == pytest.approx(expected, abs=1e-5)
     with pytest.raises(AttendoError, match="row 1: the label"):
         importance(user, [("rain", "hail")] * 2)
@@ -212,9 +203,7 @@ def test_a_head_that_looks_where_people_link_has_no_alignment_error():
     path, head = "decoder.blocks.0.cross_attention", 1
     ids = [TOKENIZER.encode(text) for text in pairs[0]]
     with torch.inference_mode(), recording(user.model, keep=f"{path}.weights") as record:
-        record.model(
-            torch.tensor([[*ids[0], TOKENIZER.eos_id]]), torch.tensor([[TOKENIZER.bos_id, *ids[1][:-1]]])
-        )
+        record.model(torch.tensor([[*ids[0], TOKENIZER.eos_id]]), torch.tensor([[TOKENIZER.bos_id, *ids[1][:-1]]]))
     weights = record[path].weights[0, head, :, : len(ids[0])]
     words = [_word_of_each_token(row) for row in ids]
     own = {(words[0][int(row.argmax())], words[1][at]) for at, row in enumerate(weights)}
@@ -223,9 +212,7 @@ def test_a_head_that_looks_where_people_link_has_no_alignment_error():
     assert found[path, head] == 0.0
     assert len(found) == 4 and max(found.values()) > 0.0
     ranked = importance(user, pairs * 2, links=links * 2)
-    assert {
-        (h.path, h.head): h.alignment_error for h in ranked.heads if h.alignment_error is not None
-    } == found
+    assert {(h.path, h.head): h.alignment_error for h in ranked.heads if h.alignment_error is not None} == found
     with pytest.raises(AttendoError, match="only to the heads of a translator"):
         head_alignment_errors(tiny_user("language-model"), pairs, links)
 

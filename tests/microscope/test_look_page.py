@@ -97,9 +97,7 @@ def _but_for_assets(page: Page) -> list[tuple[str, dict[str, str | None]]]:
     return [
         at
         for at in page.elements
-        if at[0] not in ("script", "style")
-        and at[1].get("rel", "icon") == "icon"
-        and "http-equiv" not in at[1]
+        if at[0] not in ("script", "style") and at[1].get("rel", "icon") == "icon" and "http-equiv" not in at[1]
     ]
 
 
@@ -129,14 +127,8 @@ def test_a_page_is_told_how_the_command_searches_and_what_can_be_edited(pages, f
     told = session.model_answer()
     assert told["search"] == ask_for(session.user, "snow").search
     shown = session.answer("look", {"text": "snow rain"})
-    layers = {
-        (stack["name"], layer["path"], layer["heads"])
-        for stack in shown["stacks"]
-        for layer in stack["layers"]
-    }
-    assert layers == {
-        (stack["name"], path, stack["heads"]) for stack in told["stacks"] for path in stack["paths"]
-    }
+    layers = {(stack["name"], layer["path"], layer["heads"]) for stack in shown["stacks"] for layer in stack["layers"]}
+    assert layers == {(stack["name"], path, stack["heads"]) for stack in told["stacks"] for path in stack["paths"]}
 
 
 @pytest.mark.parametrize("family", ["language-model", "classification"])

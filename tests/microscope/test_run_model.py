@@ -23,10 +23,7 @@ PATH = "encoder.blocks.0.self_attention"
 def tokenizers():
     texts = [f"{a} {b} {c}" for a in WORDS for b in WORDS for c in WORDS]
     sizes = {"byte": 260, "word": 30, "uncased": 30, "unigram": 290}
-    return {
-        kind: train_tokenizer(texts, TokenizerConfig(kind=kind, vocab_size=sizes.get(kind, 300)))
-        for kind in KINDS
-    }
+    return {kind: train_tokenizer(texts, TokenizerConfig(kind=kind, vocab_size=sizes.get(kind, 300))) for kind in KINDS}
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +42,7 @@ def test_a_hidden_word_is_one_mask_and_all_else_is_as_it_was(tokenizers, kind, w
     expected: list[int] = []
     for i, word in enumerate(words):
         space = [] if i == 0 or kind not in ("character", "byte") else tokenizer.encode_on(" ")
-        plain = (tokenizer.encode_on if i and not space else tokenizer.encode)(
-            f" {word}" if i and not space else word
-        )
+        plain = (tokenizer.encode_on if i and not space else tokenizer.encode)(f" {word}" if i and not space else word)
         expected += [*space, *([MASK_ID] if i in hidden else plain)]
     text = " ".join(MASK if i in hidden else word for i, word in enumerate(words))
     assert masked_ids(tokenizer, text) == expected

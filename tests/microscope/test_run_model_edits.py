@@ -122,9 +122,7 @@ def test_an_inverse_temperature_may_be_a_whole_number_and_too_large_for_a_float(
 def test_a_search_is_changed_where_it_is_compiled_and_has_no_shortlist():
     model = translator()
     assert eager_backend(model, 0).changed is None
-    assert (
-        best_backend(model, 0, shortlist=Shortlist(np.full((VOCAB, 1), 5), np.array([3, 4]))).changed is None
-    )
+    assert best_backend(model, 0, shortlist=Shortlist(np.full((VOCAB, 1), 5), np.array([3, 4]))).changed is None
     member = best_backend(translator(positions="rotary", max_len=24), 0)
     assert member.changed is not None
     again = member.changed({})

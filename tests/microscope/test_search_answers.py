@@ -214,9 +214,7 @@ def test_a_given_text_has_the_score_of_translate_and_the_models_own_ranks():
     answer = search_answers.why_answer(seen, target, 4)
     (expected,) = user.score([(text, target)])
     assert answer["score"] == pytest.approx(expected.score, abs=1e-5)
-    assert [token["log_prob"] for token in answer["tokens"]] == pytest.approx(
-        expected.token_log_probs, abs=1e-5
-    )
+    assert [token["log_prob"] for token in answer["tokens"]] == pytest.approx(expected.token_log_probs, abs=1e-5)
     assert [token["id"] for token in answer["tokens"]] == [*expected.token_ids, TOKENIZER.eos_id]
     for token in answer["tokens"]:
         assert (token["rank"] == 1) == (token["log_prob"] == token["best"]["log_prob"])

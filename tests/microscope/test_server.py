@@ -30,9 +30,7 @@ def server(users):
 def ask(server, method="POST", path="/api/look", body: bytes | None = b'{"text": "rain"}', **headers):
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     kinds = {"Content-Type": "application/json"} if method == "POST" else {}
-    connection.request(
-        method, path, body, kinds | {name.replace("_", "-"): text for name, text in headers.items()}
-    )
+    connection.request(method, path, body, kinds | {name.replace("_", "-"): text for name, text in headers.items()})
     answer = connection.getresponse()
     data = answer.read()
     connection.close()
@@ -49,9 +47,7 @@ def test_it_gives_the_page_and_answers(server):
     assert ask(server, "GET", "/assets/0/../server.py", None)[0].status == 404
     answer, data = ask(server)
     look = json.loads(data)
-    assert (
-        answer.status == 200 and answer.headers["Cache-Control"] == "no-store" and look["outcome"]["labels"]
-    )
+    assert answer.status == 200 and answer.headers["Cache-Control"] == "no-store" and look["outcome"]["labels"]
     question = json.dumps({"key": look["key"], "path": "encoder.blocks.0.self_attention"}).encode()
     answer, data = ask(server, path="/api/tensor", body=question)
     assert answer.headers["Content-Type"] == "application/octet-stream" and len(data) % 4 == 0

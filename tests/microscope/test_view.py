@@ -37,9 +37,7 @@ def test_a_view_of_every_family(users, family):
     assert repr(view).startswith(f"View('{TEXT}' → ")
     assert LAST[family] in view.paths
     rows = view.heads()
-    assert sorted((row["path"], row["head"]) for row in rows) == [
-        (p, h) for p in sorted(view.paths) for h in (0, 1)
-    ]
+    assert sorted((row["path"], row["head"]) for row in rows) == [(p, h) for p in sorted(view.paths) for h in (0, 1)]
     weights = view.weights(LAST[family])
     entropy = -(weights * np.log(np.where(weights > 0, weights, 1))).sum(-1).mean(-1)
     found = [row["entropy"] for row in rows if row["path"] == LAST[family]]
@@ -123,9 +121,7 @@ def test_pictures(users, tmp_path, caplog):
     assert "<img" not in (tmp_path / "map.svg").read_text(encoding="utf-8")
     figure = view.figure("decoder", 0, 1)
     assert figure.get_suptitle() == "Self-attention of the decoder, layer 1 of 2, head 2 of 2"
-    np.testing.assert_allclose(
-        figure.axes[0].images[0].get_array(), view.weights("decoder.blocks.0.self_attention")[1]
-    )
+    np.testing.assert_allclose(figure.axes[0].images[0].get_array(), view.weights("decoder.blocks.0.self_attention")[1])
     assert caplog.records == []
 
 
@@ -158,9 +154,7 @@ def test_of_a_long_text_a_notebook_shows_the_map(users):
 
 def test_a_view_is_named_by_the_beginning_of_its_text(users):
     """Two of them in a notebook can be told apart, and none fills the screen."""
-    rain, snow = (
-        attendo.look(users["classification"], f"{word}\nin Oslo " * 30) for word in ("rain", "snow")
-    )
+    rain, snow = (attendo.look(users["classification"], f"{word}\nin Oslo " * 30) for word in ("rain", "snow"))
     for view, word in ((rain, "rain"), (snow, "snow")):
         assert repr(view).startswith(f"View('{word}\\nin Oslo {word}\\n")
         assert len(repr(view)) < 250

@@ -50,9 +50,7 @@ def test_groups_of_query_heads_share_their_key_head():
 
 
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize(
-    "mask", [None, Mask(causal=True), Mask(causal=True, key_lengths=torch.tensor([0, 3]))]
-)
+@pytest.mark.parametrize("mask", [None, Mask(causal=True), Mask(causal=True, key_lengths=torch.tensor([0, 3]))])
 @pytest.mark.parametrize("beta", [0.0, 0.5, 2.0, math.inf])
 def test_the_kernel_tempers_as_the_formula_does(beta, mask, biased):
     query, key, value, bias = (randn(2, 2, 5, size, seed=seed) for seed, size in enumerate((4, 4, 3, 5)))

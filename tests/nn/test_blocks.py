@@ -56,9 +56,7 @@ def test_blocks_are_the_formulas_of_figure_1():
     torch.testing.assert_close(storey(x, causal), f(y + storey.feed_forward(y)))
 
     storey = decoder_block()
-    a, c, f = (
-        getattr(storey, f"{n}_residual").norm for n in ("self_attention", "cross_attention", "feed_forward")
-    )
+    a, c, f = (getattr(storey, f"{n}_residual").norm for n in ("self_attention", "cross_attention", "feed_forward"))
     y = a(x + storey.self_attention(x, x, causal))
     y = c(y + storey.cross_attention(y, memory, Mask(window=2)))
     torch.testing.assert_close(storey(x, memory, causal, Mask(window=2)), f(y + storey.feed_forward(y)))

@@ -18,9 +18,7 @@ def numbers(*values):
 
 def cache_of(memory, rows_per_source=1, capacity=4, lengths=None):
     mask = None if lengths is None else Mask(key_lengths=torch.tensor(lengths))
-    return DecoderCache(
-        [(memory, 2 * memory)], mask, rows_per_source, capacity, n_kv_heads=1, head_dim=1, value_dim=1
-    )
+    return DecoderCache([(memory, 2 * memory)], mask, rows_per_source, capacity, n_kv_heads=1, head_dim=1, value_dim=1)
 
 
 def write(cache, *values):

@@ -32,9 +32,7 @@ def test_the_table_grows_on_demand_and_is_not_saved():
 
 
 def test_a_table_grown_for_inference_serves_training():
-    embedding = InputEmbedding(
-        TokenEmbedding(5, 8), FixedPositions(partial(sinusoidal_encoding, d_model=8), max_len=2)
-    )
+    embedding = InputEmbedding(TokenEmbedding(5, 8), FixedPositions(partial(sinusoidal_encoding, d_model=8), max_len=2))
     token_ids = torch.tensor([[1, 2, 3, 4]])
     with torch.inference_mode():
         embedding(token_ids)
@@ -56,9 +54,7 @@ def test_learned_positions_end_at_max_len():
 
 
 def test_tokens_behind_a_cache_stand_where_it_ends():
-    embedding = InputEmbedding(
-        TokenEmbedding(5, 4), FixedPositions(partial(sinusoidal_encoding, d_model=4), max_len=3)
-    )
+    embedding = InputEmbedding(TokenEmbedding(5, 4), FixedPositions(partial(sinusoidal_encoding, d_model=4), max_len=3))
     starts = torch.tensor([0, 7])
     placed = embedding(torch.tensor([[1, 2], [1, 2]]), starts, 9)
     assert placed.equal(sinusoidal_encoding(torch.tensor([[0, 1], [7, 8]]), 4))  # the weight is still zero
@@ -79,8 +75,6 @@ def test_slopes_are_not_saved():
 def test_relative_positions_have_the_paper_s_32_buckets_up_to_128():
     distances = torch.arange(-300, 300)
     for causal in (False, True):
-        assert relative_buckets(distances, causal=causal).equal(
-            relative_buckets(distances, 32, 128, causal=causal)
-        )
+        assert relative_buckets(distances, causal=causal).equal(relative_buckets(distances, 32, 128, causal=causal))
     bias = RelativeBias(2)
     assert (bias.weight.shape, bias.reach, bias.causal) == ((32, 2), 128, False)

@@ -40,9 +40,7 @@ def patched(model, places, change):
     kept = []
 
     def keep(module, given, output=None):
-        kept.append(
-            (given[0] if output is None else output[0] if isinstance(output, tuple) else output).clone()
-        )
+        kept.append((given[0] if output is None else output[0] if isinstance(output, tuple) else output).clone())
 
     def run(ids, place, hook):
         module, before = place
@@ -104,9 +102,7 @@ def test_patching_is_that_of_hooks(theirs, ours, kind):
 def test_direct_logit_attribution_is_the_last_norm_of_each_output(theirs, ours):
     outputs = {}
     handles = [
-        module.register_forward_hook(
-            lambda m, given, output, name=name: outputs.update({name: (given, output)})
-        )
+        module.register_forward_hook(lambda m, given, output, name=name: outputs.update({name: (given, output)}))
         for name, module in theirs.named_modules()
     ]
     with torch.no_grad():
@@ -126,7 +122,5 @@ def test_direct_logit_attribution_is_the_last_norm_of_each_output(theirs, ours):
             (feed_forward, "feed_forward", None),
         ]:
             wanted = float((vector - vector.mean()) @ direction * scale)
-            (found,) = [
-                part.value for part in parts if (part.path, part.head) == (f"decoder.blocks.{n}.{path}", head)
-            ]
+            (found,) = [part.value for part in parts if (part.path, part.head) == (f"decoder.blocks.{n}.{path}", head)]
             assert found == pytest.approx(wanted, abs=1e-5)

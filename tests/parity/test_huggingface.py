@@ -104,9 +104,7 @@ def llama(draw):
         "head_dim": draw.choice([4, 6]),
         **ENDS,
     }
-    return found | {
-        "num_key_value_heads": draw.choice([n for n in (1, 2, 4) if found["num_attention_heads"] % n == 0])
-    }
+    return found | {"num_key_value_heads": draw.choice([n for n in (1, 2, 4) if found["num_attention_heads"] % n == 0])}
 
 
 def qwen2(draw):
@@ -342,9 +340,7 @@ def unrounded(monkeypatch, model):
 
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "to", kept)
-        patch.setattr(
-            torch.Tensor, "float", lambda self: self if self.dtype == torch.float64 else as_float(self)
-        )
+        patch.setattr(torch.Tensor, "float", lambda self: self if self.dtype == torch.float64 else as_float(self))
         patch.setattr(F, "softmax", lambda x, dim=-1, dtype=None, **_: softmax(x, dim))
         net = getattr(model, "model", None)
         if (turns := getattr(net, "rotary_emb", None)) is not None:
@@ -384,9 +380,7 @@ SEEDS = range(1, examples(2, 15))
 
 @pytest.mark.some(14)
 @pytest.mark.parametrize("name", KINDS)
-def test_the_same_logits_in_float32_and_float64_and_bit_equal_when_written_and_read(
-    name, tmp_path, monkeypatch
-):
+def test_the_same_logits_in_float32_and_float64_and_bit_equal_when_written_and_read(name, tmp_path, monkeypatch):
     for seed in SEEDS:
         (folder := tmp_path / str(seed)).mkdir()
         check(name, seed, folder, monkeypatch)
@@ -559,9 +553,7 @@ TWO_BASES = {"full_attention": {"rope_theta": 1000.0}, "sliding_attention": {"ro
 )
 def test_blocks_keep_their_positions_and_scales_beside_other_options(name, change, tmp_path, monkeypatch):
     draw = KINDS[name].draw
-    monkeypatch.setitem(
-        KINDS, "changed", Kind(KINDS[name].config, KINDS[name].model, lambda d: draw(d) | change)
-    )
+    monkeypatch.setitem(KINDS, "changed", Kind(KINDS[name].config, KINDS[name].model, lambda d: draw(d) | change))
     with torch.inference_mode():
         them, us = both(*saved("changed", 1, tmp_path), 1)
     assert (them - us).abs().max() <= 1e-5

@@ -208,9 +208,7 @@ def test_a_marian_has_two_sides(folders: dict[str, Folder], tmp_path: Path) -> N
     config = folder.config | {"decoder_start_token_id": pad_id, "bad_words_ids": [[pad_id]]}
     assert read_tokenizer(folder.saved, config).specials.begin == (tokenizer.pad_id,)
     tiny.marian(tmp_path, ("deu", "fra"))
-    with pytest.raises(
-        AttendoError, match=r"several languages\. Choose one with `target_language`: deu, fra"
-    ):
+    with pytest.raises(AttendoError, match=r"several languages\. Choose one with `target_language`: deu, fra"):
         read_tokenizer(tmp_path, folder.config)
     found = read_tokenizer(tmp_path, folder.config, target_language="deu")
     [code] = found.specials.around_source[0]

@@ -21,9 +21,7 @@ from attendo.interop.huggingface.importing import import_model  # noqa: E402
 TEXTS = ["the quick brown fox", "it won't rain", "a b c", "rain fell on 3 days", "lazy dog"]
 SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
 SIZES |= {
-    f"{stack}_{name}": n
-    for stack in ("encoder", "decoder")
-    for name, n in (("attention_heads", 2), ("ffn_dim", 24))
+    f"{stack}_{name}": n for stack in ("encoder", "decoder") for name, n in (("attention_heads", 2), ("ffn_dim", 24))
 }
 TRANSLATORS = {
     "marian": ("Marian", "MTModel", SIZES),

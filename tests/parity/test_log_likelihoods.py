@@ -90,9 +90,7 @@ def test_texts_and_ids_have_the_log_probabilities_of_transformers(kind, folders,
     for given in (bare, [begin + row for row in bare]):  # whatever the tokenizer adds
         for row, of_ids in zip(given, echoed(app, kind, given), strict=True):
             assert of_ids["token_logprobs"][:-1] == pytest.approx([None, *values(row)], abs=1e-3)
-            assert of_ids["token_logprobs"][-1] == pytest.approx(
-                max(of_ids["top_logprobs"][-1].values()), abs=1e-3
-            )
+            assert of_ids["token_logprobs"][-1] == pytest.approx(max(of_ids["top_logprobs"][-1].values()), abs=1e-3)
     for text, row in zip(TEXTS, bare, strict=True):  # as lm-eval's rolling log-likelihood, and the end
         (scored,) = asked(app, "/score", model=kind, text=text)["results"]
         wanted = values([*begin, *row, theirs.eos_token_id])
@@ -137,9 +135,7 @@ def test_an_end_that_is_drawn_is_the_last_token_of_the_table(folders):
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_exported_tokenizer_adds_what_the_models_own_does(kind, folders, tmp_path):
     export(folders[kind] / "run", tmp_path / "out", "huggingface", most=2)
-    one, two = (
-        transformers.AutoTokenizer.from_pretrained(path) for path in (folders[kind] / "hf", tmp_path / "out")
-    )
+    one, two = (transformers.AutoTokenizer.from_pretrained(path) for path in (folders[kind] / "hf", tmp_path / "out"))
     assert [one(text)["input_ids"] for text in TEXTS] == [two(text)["input_ids"] for text in TEXTS]
 
 
@@ -151,17 +147,13 @@ def test_what_tokenizer_json_adds_counts_and_add_bos_token_where_there_is_none(k
     shutil.copytree(folders[kind] / "hf", hf)
     config = json.loads((hf / "config.json").read_text())
     own = json.loads((hf / "tokenizer_config.json").read_text())
-    (hf / "tokenizer_config.json").write_text(
-        json.dumps(own if adds is None else own | {"add_bos_token": adds})
-    )
+    (hf / "tokenizer_config.json").write_text(json.dumps(own if adds is None else own | {"add_bos_token": adds}))
     theirs = transformers.AutoTokenizer.from_pretrained(hf)
     ours = read_tokenizer(hf, config)
     assert ours.specials.prompt(ours.encode("the fox")) == theirs("the fox")["input_ids"]
     if kind == "llama":  # files of before tokenizer.json
         old = tmp_path / "old"
         tiny.made("llama", old)
-        (old / "tokenizer_config.json").write_text(
-            json.dumps({} if adds is None else {"add_bos_token": adds})
-        )
+        (old / "tokenizer_config.json").write_text(json.dumps({} if adds is None else {"add_bos_token": adds}))
         found = read_tokenizer(old, tiny.config_of("llama", 420))
         assert found.specials.before_prompt == (() if adds is False else (1,))

@@ -154,9 +154,7 @@ def test_stacks(norm_first, last, batch_first):
     their_memory = encoder(swapped(src, batch_first), src_key_padding_mask=PADDING)
     assert_same(memory, swapped(their_memory, batch_first), [src], ours[0], encoder)
     mixed = ours[1](tgt, memory, Mask(causal=True), padding)
-    expected = decoder(
-        swapped(tgt, batch_first), their_memory, tgt_mask=FUTURE, memory_key_padding_mask=PADDING
-    )
+    expected = decoder(swapped(tgt, batch_first), their_memory, tgt_mask=FUTURE, memory_key_padding_mask=PADDING)
     assert_same(mixed, swapped(expected, batch_first), [src, tgt], ours[1], decoder)
 
 

@@ -72,11 +72,7 @@ class Case:
     def may_attend(self, row, head, query, key):
         """The meaning of a mask, one pair at a time."""
         mask, place = self.mask, self.k_len - self.q_len + query
-        allowed = (
-            None
-            if mask.allowed is None
-            else mask.allowed.expand(self.batch, self.heads, self.q_len, self.k_len)
-        )
+        allowed = None if mask.allowed is None else mask.allowed.expand(self.batch, self.heads, self.q_len, self.k_len)
         return (
             not (mask.causal and key > place)
             and not (mask.key_lengths is not None and key >= mask.key_lengths[row])
@@ -192,7 +188,5 @@ def test_gradients_are_those_of_finite_differences(kinds, with_bias):
     assert torch.autograd.gradcheck(lambda s: masked_softmax(s, dense), scores)
     assert torch.autograd.gradcheck(lambda q, k: attention_scores(q, k, 0.7, case.bias), (query, key))
     assert torch.autograd.gradcheck(lambda q, k: attention_weights(q, k, dense, bias=case.bias), (query, key))
-    assert torch.autograd.gradcheck(
-        lambda q, k, v: attention(q, k, v, dense, bias=case.bias), (query, key, value)
-    )
+    assert torch.autograd.gradcheck(lambda q, k, v: attention(q, k, v, dense, bias=case.bias), (query, key, value))
     assert torch.autograd.gradcheck(case.fused, (query, key, value))

@@ -136,9 +136,7 @@ class Search:
         src, src_lengths = padded([source for source, _ in self.rows])
         tgt, tgt_lengths = padded([read for _, read in self.rows])
         full = self.built(src, tgt, src_lengths)
-        last = torch.stack(
-            [full[row, length - n : length] for row, length in enumerate(tgt_lengths.tolist())]
-        )
+        last = torch.stack([full[row, length - n : length] for row, length in enumerate(tgt_lengths.tolist())])
         torch.testing.assert_close(logits, last, **EXACT)
         assert self.cache.lengths.tolist() == tgt_lengths.tolist()
 
@@ -149,11 +147,7 @@ class Search:
             by_source.setdefault(source, []).append(row)
         size = self.rng.randint(1, 3)
         sizes = [size if self.rng.random() < 0.6 else self.rng.randint(1, 3) for _ in by_source]
-        rows = [
-            self.rng.choice(own)
-            for own, size in zip(by_source.values(), sizes, strict=True)
-            for _ in range(size)
-        ]
+        rows = [self.rng.choice(own) for own, size in zip(by_source.values(), sizes, strict=True) for _ in range(size)]
         self.cache.reorder(torch.tensor(rows))
         self.rows = [self.rows[row] for row in rows]
 
@@ -177,9 +171,7 @@ class Search:
 
 @variants
 @settings(max_examples=examples(8, 20))
-@given(
-    seed=seeds, orders=st.lists(st.sampled_from(["step", "reorder", "keep", "join"]), min_size=2, max_size=6)
-)
+@given(seed=seeds, orders=st.lists(st.sampled_from(["step", "reorder", "keep", "join"]), min_size=2, max_size=6))
 def test_decoding_with_a_cache_is_recomputation(variant, seed, orders):
     with torch.no_grad():
         search = Search(model(variant), random.Random(seed))
@@ -207,6 +199,4 @@ def test_rows_of_two_lengths_in_one_step_equal_each_alone(variant, per_source):
             alone = built(src[:1], long[row : row + 1])[0, 4:6]
             torch.testing.assert_close(torch.stack([step[row, 0] for step in steps]), alone, **EXACT)
             alone = built(src[1:, :3], short[row : row + 1, :3])[0, 1:3]
-            torch.testing.assert_close(
-                torch.stack([step[per_source + row, 0] for step in steps]), alone, **EXACT
-            )
+            torch.testing.assert_close(torch.stack([step[per_source + row, 0] for step in steps]), alone, **EXACT)

@@ -101,9 +101,7 @@ def test_texts_that_give_other_tokens_than_then_are_refused_with_both_hashes(cut
     content = card["data"]["content"]
     card["data"]["content"] = "f" * 64
     (folder / "card.json").write_text(json.dumps(card))
-    with pytest.raises(
-        AttendoError, match=rf"content {content[:12]}, was ffffffffffff\)\. Install the versions"
-    ):
+    with pytest.raises(AttendoError, match=rf"content {content[:12]}, was ffffffffffff\)\. Install the versions"):
         resumed_run(folder)
 
 
@@ -125,9 +123,7 @@ def test_two_trainings_into_one_new_folder_leave_one_description(tmp_path):
     first, second = (
         small_run(tmp_path / "run", pairs, training={"steps": steps, "evaluate_every": 2}) for steps in (2, 4)
     )
-    with pytest.raises(
-        AttendoError, match="another process is training in"
-    ):  # whose description was replaced
+    with pytest.raises(AttendoError, match="another process is training in"):  # whose description was replaced
         finished(first)
     reports = second.reports()
     next(reports)

@@ -160,9 +160,7 @@ def test_a_lost_rank_leaves_no_trace(tmp_path, parallel, world, times):
     for path in (pulse, starts):
         path.unlink()
     killer = Killer(times, times, pulse)
-    found = in_ranks(
-        world, lambda ranks: to_the_end(ranks, tmp_path / "broken"), max_restarts=times, watch=killer
-    )
+    found = in_ranks(world, lambda ranks: to_the_end(ranks, tmp_path / "broken"), max_restarts=times, watch=killer)
     assert killer.killed == times and found == [[]] * world
     assert len(set(starts.read_text().split())) > times // 4  # it was cut at many places
     broken, whole = newest(tmp_path / "broken"), newest(tmp_path / "whole")

@@ -150,9 +150,7 @@ class SteppedClock(Clock):
 @pytest.fixture(scope="module")
 def budgeted(families, tmp_path_factory):
     """A run of 24 seconds, each step takes one: after 18 of them the rate falls. And how to begin it again."""
-    begun = partial(
-        families("translation").run, steps=None, cpu_minutes=0.4, accumulation=1, evaluate_every=12
-    )
+    begun = partial(families("translation").run, steps=None, cpu_minutes=0.4, accumulation=1, evaluate_every=12)
     whole = tmp_path_factory.mktemp("budgeted") / "whole"
     horizon = finished(begun(whole, SteppedClock(1.0))).run.progress.horizon
     assert 16 < horizon.decay_start < 20 < horizon.end < 24

@@ -131,10 +131,7 @@ def no_file_above(size):
     ("size", "background"),
     [
         *[(0, True), (200, True), (5_000, True), (66_000, True), (100_000, True), (67_000, False)],
-        *[
-            pytest.param(size, False, marks=pytest.mark.full)
-            for size in (0, 200, 700, 5_000, 66_000, 100_000)
-        ],
+        *[pytest.param(size, False, marks=pytest.mark.full) for size in (0, 200, 700, 5_000, 66_000, 100_000)],
     ],
 )
 def test_a_limit_of_the_system_at_each_size_of_file(tmp_path, file, whole, size, background):
@@ -181,8 +178,6 @@ def test_a_file_system_that_fills_up(tmp_path, file):
         run = resumed_run(disk / "run")
         assert run.run.progress.step >= 2
         finished(run)
-        assert traces(disk / "run") == traces(tmp_path / "whole") and log(disk / "run") == log(
-            tmp_path / "whole"
-        )
+        assert traces(disk / "run") == traces(tmp_path / "whole") and log(disk / "run") == log(tmp_path / "whole")
     finally:
         subprocess.run(["umount", "-l", disk], check=True)

@@ -75,9 +75,7 @@ def broken(data, rng):
         case 3:
             return data[:place] + ESCAPES.encode() + data[place:]
         case 4:
-            return rng.choice(
-                [b"", b"\xff\xfe", b"null", b"[]", b"3", b'"a"', b"{", b"\x00" * 40, b"\xef\xbb\xbf"]
-            )
+            return rng.choice([b"", b"\xff\xfe", b"null", b"[]", b"3", b'"a"', b"{", b"\x00" * 40, b"\xef\xbb\xbf"])
         case _:
             return data + data
 
@@ -183,23 +181,15 @@ def _header(run, rng):
     entry = run.header[name]
     match rng.randrange(9):
         case 0:
-            entry["shape"] = rng.choice(
-                [[], [0], [2**62, 2], [-1, 4], [10**9] * 3, ["4"], [1.5], entry["shape"][::-1]]
-            )
+            entry["shape"] = rng.choice([[], [0], [2**62, 2], [-1, 4], [10**9] * 3, ["4"], [1.5], entry["shape"][::-1]])
         case 1:
-            entry["dtype"] = rng.choice(
-                ["F64", "I32", "BOOL", "F16", "BF16", "F8_E4M3", "U8", "X", 3, ESCAPES]
-            )
+            entry["dtype"] = rng.choice(["F64", "I32", "BOOL", "F16", "BF16", "F8_E4M3", "U8", "X", 3, ESCAPES])
         case 2:
-            entry["data_offsets"] = rng.choice(
-                [run.header[other]["data_offsets"], [0, 2**63], [-1, 4], [8, 4], [], 3]
-            )
+            entry["data_offsets"] = rng.choice([run.header[other]["data_offsets"], [0, 2**63], [-1, 4], [8, 4], [], 3])
         case 3:
             run.header[ESCAPES] = run.header.pop(name)
         case 4:
-            run.header["__metadata__"] = rng.choice(
-                [{}, {"format": ESCAPES}, 3, [], {"a": 1}, {"format": None}]
-            )
+            run.header["__metadata__"] = rng.choice([{}, {"format": ESCAPES}, 3, [], {"a": 1}, {"format": None}])
         case 5:
             run.numbers = rng.choice(
                 [b"\xff\xff\xff\x7f" * (len(run.numbers) // 4), run.numbers[:-4], b"", run.numbers * 2]
@@ -207,9 +197,7 @@ def _header(run, rng):
         case 6:
             run.header = changed(run.header, rng)
         case 7:
-            run.header |= {
-                f"more.{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(2000)
-            }
+            run.header |= {f"more.{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(2000)}
         case _:
             del run.header[name]
     run.sign()
@@ -219,8 +207,7 @@ def _weights(run, rng):
     data = broken(run.data["model.safetensors"], rng)
     if rng.random() < 0.3:
         data = (
-            rng.choice([2**63, 2**62, len(data), 0, 1, 10**8, max(0, len(data) - 8)]).to_bytes(8, "little")
-            + data[8:]
+            rng.choice([2**63, 2**62, len(data), 0, 1, 10**8, max(0, len(data) - 8)]).to_bytes(8, "little") + data[8:]
         )
     run.data["model.safetensors"] = data
 
@@ -321,9 +308,7 @@ def test_a_size_that_the_weights_do_not_have_takes_no_memory(memory, run, positi
         if (key, value, positions) == ("max_len", 1 << 23, "sinusoidal"):
             used(folder)  # nothing in the files contradicts it, and nothing is computed so far ahead
             continue
-        with pytest.raises(
-            AttendoError, match=rf"{key}|config.toml defines|not in both|position_reach|divisible"
-        ):
+        with pytest.raises(AttendoError, match=rf"{key}|config.toml defines|not in both|position_reach|divisible"):
             used(folder)
 
 
@@ -348,9 +333,7 @@ def test_a_setting_out_of_range_is_named(run, table, values, said):
     assert said in refused("translate", run(table, **values), "rain")
 
 
-@pytest.mark.parametrize(
-    "text", ["[" * 10**5, "{a=" * 10**5, ".".join("a" * 10**5), '"b".' * 10**5, "9" * 5000]
-)
+@pytest.mark.parametrize("text", ["[" * 10**5, "{a=" * 10**5, ".".join("a" * 10**5), '"b".' * 10**5, "9" * 5000])
 def test_what_is_nested_too_deeply_is_refused_at_once(run, text):
     path = run("model") / "config.toml"
     head = f"[model]\n{text} = 1\n" if text[0] in 'a"' else f"[model]\na = {text}\n"

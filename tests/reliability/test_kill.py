@@ -53,9 +53,7 @@ class Killings:
         self.training = {"steps": STEPS, "evaluate_every": 6} | training
         self.file = pairs_file(folder)
         self.kills, self.resumed, self.lost = 0, 0, Counter()
-        finished(
-            small_run(folder / "first", self.file, training={"steps": 1})
-        )  # all is loaded and compiled now
+        finished(small_run(folder / "first", self.file, training={"steps": 1}))  # all is loaded and compiled now
         began = os.times()
         self.go_on(folder / "whole", self.new(folder / "whole"), 0, float("inf"))
         now = os.times()
@@ -123,8 +121,6 @@ def test_runs_killed_at_any_instant_end_as_the_unbroken_one(tmp_path, background
     ("background", "prefetch", "accumulation"), [(True, 0, 1), (True, 2, 1), (False, 0, 1), (False, 2, 2)]
 )
 def test_a_thousand_kills(tmp_path, background, prefetch, accumulation, record_property):
-    killings = Killings(tmp_path, 7, background=background, prefetch=prefetch, accumulation=accumulation).run(
-        250
-    )
+    killings = Killings(tmp_path, 7, background=background, prefetch=prefetch, accumulation=accumulation).run(250)
     record_property("steps lost", sorted(killings.lost.items()))
     assert killings.resumed >= 250

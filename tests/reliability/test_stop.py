@@ -126,9 +126,7 @@ def test_a_stop_before_the_first_step_can_be_resumed(tmp_path, unbroken):
 
 
 @pytest.mark.some(1)
-@pytest.mark.parametrize(
-    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
-)
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
 def test_training_from_python_saves_before_a_signal_goes_on(tmp_path, unbroken, number, raised):
     whole, file, _ = unbroken
     before, said = [signal.getsignal(each) for each in CODES], []

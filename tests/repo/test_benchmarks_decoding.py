@@ -55,9 +55,7 @@ def test_a_table_says_what_is_met_and_what_is_not(benchmark_module):
     assert "| 1 × 4 | 950 | 1,000 | 0.95, required |" in text
     assert "| 8 × 4 | 950 | 1,000 | 1.25, goal |" in text
     assert "| 64 × 4 | 950 | 1,000 | **0.95 < 1** |" in text
-    assert text.endswith(
-        "- CTranslate2: requirement met in 2 of 3 cases\n- CTranslate2: goal met in 1 of 3 cases"
-    )
+    assert text.endswith("- CTranslate2: requirement met in 2 of 3 cases\n- CTranslate2: goal met in 1 of 3 cases")
 
 
 def test_the_last_of_two_results_of_a_case_counts(benchmark_module):
@@ -102,10 +100,7 @@ def test_every_way_to_search_finds_the_same_in_64_bits(benchmark_module, tmp_pat
     for beam, names in ((1, {"joined", "no cache"}), (2, {"no cache", "sevens", "shuffled", "tokens 64"})):
         searched = exactness.Searched(run, "float64", beam)
         alone = searched.some_at_a_time(LINES, size=1)
-        found = {
-            name: [tuple(ids) for ids in search()]
-            for name, search in exactness.ways(searched, LINES, 6).items()
-        }
+        found = {name: [tuple(ids) for ids in search()] for name, search in exactness.ways(searched, LINES, 6).items()}
         assert names <= set(found)
         assert all(texts == alone for texts in found.values())
 

@@ -71,9 +71,7 @@ def test_jobs_are_taken_in_their_order_while_they_fit(benchmark_module, listed):
 def test_a_job_gives_its_figures_and_one_that_fails_says_why(benchmark_module, tmp_path):
     figures, jobs = benchmark_module("figures"), benchmark_module("figure_list")
     script = tmp_path / "said.py"
-    script.write_text(
-        "import json, sys; print(json.dumps({'rows': [{'n': 1, 'x': 2.5}, {'n': 8, 'x': 0.5}]}))"
-    )
+    script.write_text("import json, sys; print(json.dumps({'rows': [{'n': 1, 'x': 2.5}, {'n': 8, 'x': 0.5}]}))")
     job = jobs.Job(name="a", repeat="", commands=(f"{{python}} {script}",), cpu=1)
     broken = jobs.Job(name="b", repeat="", commands=("{python} -c 'raise SystemExit(3)'",), cpu=1)
     figure = {"en": "", "ja": "", "job": "a", "at": ("rows", {"n": [8]}, "x")}

@@ -121,8 +121,7 @@ def scale_paper():
 def test_the_interval_between_checkpoints_loses_the_least(scale_paper, saving, between, restart):
     interval = scale_paper.checkpoint_interval(saving, between)
     least = min(
-        scale_paper.lost_share(interval * factor, saving, restart, between)
-        for factor in np.geomspace(0.3, 3, 61)
+        scale_paper.lost_share(interval * factor, saving, restart, between) for factor in np.geomspace(0.3, 3, 61)
     )
     assert scale_paper.lost_share(interval, saving, restart, between) - least < 2e-3
 

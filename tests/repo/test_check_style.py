@@ -104,9 +104,7 @@ def test_a_public_docstring_has_its_sections():
         "Raises",
     ]
     half = GOOD_CODE.replace("        steps: The number of further steps.\n", "")
-    assert [found.text for found in check_style.of_docstrings("a.py", definition(half))] == [
-        "resume.resume: steps"
-    ]
+    assert [found.text for found in check_style.of_docstrings("a.py", definition(half))] == ["resume.resume: steps"]
 
 
 def test_a_class_is_checked_with_its_constructor_and_public_methods():

@@ -88,14 +88,10 @@ def test_the_checks_look_at_something():
     assert COMMANDS
     two = "class A:\n  def __init__(self, a, *, b): ...\n@dataclass\nclass B:\n  def __init__(self): ..."
     tree = ast.parse(two)
-    assert [(owner, len(args.args + args.kwonlyargs)) for owner, args in constructors(ast.walk(tree))] == [
-        ("A", 3)
-    ]
+    assert [(owner, len(args.args + args.kwonlyargs)) for owner, args in constructors(ast.walk(tree))] == [("A", 3)]
     lazy = "if TYPE_CHECKING:\n  import a\ntry:\n  import b\nexcept E:\n  import c\ndef f():\n  import d"
     assert imports(at_import_time(ast.parse(lazy).body)) == {"b", "c"}
-    plain = (
-        "def f():\n  'says f'\ndef _g(): ...\n@overload\ndef h(): ...\ndef h():\n  '>>> h()'\nclass C: ..."
-    )
+    plain = "def f():\n  'says f'\ndef _g(): ...\n@overload\ndef h(): ...\ndef h():\n  '>>> h()'\nclass C: ..."
     assert list(without_example(ast.parse(plain), ast.FunctionDef)) == ["f"]
     assert list(without_example(ast.parse(plain), ast.ClassDef)) == ["C"]
     loads = "import pickle\nimport torch\ntorch.load(f)\nnp.load(f, allow_pickle=True)\nnp.load(f, allow_pickle=False)"
@@ -147,9 +143,7 @@ def test_a_public_function_has_an_example_that_runs():
 
 
 def test_a_public_class_of_the_core_has_an_example_that_runs():
-    classes = [
-        (name(file), bare) for file in SHOWN_CLASSES for bare in without_example(parsed(file), ast.ClassDef)
-    ]
+    classes = [(name(file), bare) for file in SHOWN_CLASSES for bare in without_example(parsed(file), ast.ClassDef)]
     assert classes == []
 
 
@@ -161,11 +155,7 @@ def pickles(nodes):
     for node in nodes:
         if isinstance(node, ast.Attribute) and node.attr in ("load", "save"):
             yield from {ast.unparse(node)} & {"torch.load", "torch.save"}
-        if (
-            isinstance(node, ast.keyword)
-            and node.arg == "allow_pickle"
-            and ast.unparse(node.value) != "False"
-        ):
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and ast.unparse(node.value) != "False":
             yield ast.unparse(node)
 
 
@@ -271,9 +261,7 @@ def test_no_modules_import_each_other():
     modules = {name(file)[4:-3].replace("/", ".").removesuffix(".__init__"): file for file in SOURCES}
     graph = {}
     for module, file in modules.items():
-        used = {
-            imported for imported in imports(run_statements(parsed(file))) if imported.startswith("attendo")
-        }
+        used = {imported for imported in imports(run_statements(parsed(file))) if imported.startswith("attendo")}
         found = {imported if imported in modules else imported.rpartition(".")[0] for imported in used}
         graph[module] = found & set(modules) - {module}
     TopologicalSorter(graph).prepare()

@@ -21,8 +21,7 @@ DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 CONTAINERFILE = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 OBJECTS = {
-    found["kind"]: found
-    for found in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8"))
+    found["kind"]: found for found in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8"))
 }
 POD = OBJECTS["Deployment"]["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
@@ -85,9 +84,7 @@ def test_versions_are_the_locks_and_no_image_is_the_latest():
 def test_there_is_time_to_drain():
     drain = options_of(CONTAINER["args"])["drain"]
     assert drain >= 1
-    assert (
-        POD["terminationGracePeriodSeconds"] > drain + CONTAINER["lifecycle"]["preStop"]["sleep"]["seconds"]
-    )
+    assert POD["terminationGracePeriodSeconds"] > drain + CONTAINER["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert (
         int(COMPOSE["services"]["attendo"]["stop_grace_period"].removesuffix("s"))
         > options_of(COMMANDS["compose.yaml"])["drain"]

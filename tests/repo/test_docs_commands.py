@@ -11,9 +11,7 @@ from attendo.cli import build_app
 GUIDES = ("start", "language-model", "lessons", "comparison")
 LONG_GUIDES = ("python", "translator", "classifier")
 PAGES = {"README": ("README.md", "README.ja.md")}
-PAGES |= {
-    path.stem: (f"docs/en/{path.name}", f"docs/ja/{path.name}") for path in (ROOT / "docs/en").glob("*.md")
-}
+PAGES |= {path.stem: (f"docs/en/{path.name}", f"docs/ja/{path.name}") for path in (ROOT / "docs/en").glob("*.md")}
 BOTH = [path for paths in PAGES.values() for path in paths]
 LOCALIZED = {"attention-maps", "change-a-block", "decoding", "look", "report", "teaching", "training"}
 """Pages whose blocks contain words in their language."""

@@ -28,9 +28,7 @@ def workshop(tmp_path, monkeypatch):
     for name, options in MODELS.items():
         folder, _, _ = run_folder(tmp_path / f"made-{name}", options)
         export(folder, tmp_path / name, "huggingface", most=2)
-    rows = (
-        f"{'good' if n % 2 else 'bad'}\treview {n} was {'nice' if n % 2 else 'poor'}\n" for n in range(120)
-    )
+    rows = (f"{'good' if n % 2 else 'bad'}\treview {n} was {'nice' if n % 2 else 'poor'}\n" for n in range(120))
     (tmp_path / "reviews.tsv").write_text("".join(rows), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ATTENDO_NATIVE", "0")

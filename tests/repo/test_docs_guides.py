@@ -45,10 +45,7 @@ def workshop(tmp_path_factory):
             (made.folder / f"{name}.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
         for language, n in (("en", 0), ("de", 1)):
             (made.folder / f"shards/a.{language}").write_text("\n".join(row.split("\t")[n] for row in pairs))
-        labels = (
-            f"{'good' if 'rain' in row else 'bad'}\t{n}\t{row.split(chr(9))[0]}"
-            for n, row in enumerate(pairs)
-        )
+        labels = (f"{'good' if 'rain' in row else 'bad'}\t{n}\t{row.split(chr(9))[0]}" for n, row in enumerate(pairs))
         (made.folder / "reviews/a.tsv").write_text("\n".join(labels) + "\n", encoding="utf-8")
         novel = (made.folder / "novel.txt").read_text("utf-8")
         for name in ("books/old/a.txt", "texts/a.txt"):
@@ -115,11 +112,7 @@ def under_torchrun(line):
 @pytest.mark.usefixtures("runs")
 @pytest.mark.parametrize("page", ["look", "report", "decoding", "reproducibility"])
 def test_a_guide_shows_what_its_commands_print(page, workshop):
-    shown = [
-        block
-        for _, block in blocks((ROOT / f"docs/en/{page}.md").read_text("utf-8"))
-        if block.startswith("$ ")
-    ]
+    shown = [block for _, block in blocks((ROOT / f"docs/en/{page}.md").read_text("utf-8")) if block.startswith("$ ")]
     assert shown
     for block in shown:
         line, *expected = block.removeprefix("$ ").splitlines()
@@ -148,6 +141,4 @@ def words(line):
     if " p = " in line:
         return ("verdict",)
     names = {"wide", "narrow", "mine", "other", "char"}
-    return tuple(
-        word for word in re.findall("[A-Za-z]+", line.replace("tok:13a", "tok:char")) if word not in names
-    )
+    return tuple(word for word in re.findall("[A-Za-z]+", line.replace("tok:13a", "tok:char")) if word not in names)

@@ -6,10 +6,7 @@ import tomllib
 from command_line import attendo
 from documented import ROOT
 
-PAGES = {
-    language: (ROOT / "docs" / language / "install.md").read_text(encoding="utf-8")
-    for language in ("en", "ja")
-}
+PAGES = {language: (ROOT / "docs" / language / "install.md").read_text(encoding="utf-8") for language in ("en", "ja")}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 

@@ -12,8 +12,7 @@ from attendo.cli.reporting import with_flags
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {
-    language: (ROOT / "docs" / language / "troubleshooting.md").read_text(encoding="utf-8")
-    for language in ("en", "ja")
+    language: (ROOT / "docs" / language / "troubleshooting.md").read_text(encoding="utf-8") for language in ("en", "ja")
 }
 
 

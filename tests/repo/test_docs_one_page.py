@@ -10,8 +10,7 @@ import pytest
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = {
-    language: BLOCK.findall((DOCS / language / "one-page.md").read_text(encoding="utf-8"))
-    for language in ("en", "ja")
+    language: BLOCK.findall((DOCS / language / "one-page.md").read_text(encoding="utf-8")) for language in ("en", "ja")
 }
 
 

@@ -20,11 +20,7 @@ from attendo.serving.state import ServingConfig
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NAMES = ("serving.md", "http-api.md")
-SINGLE = {
-    (language, name): (DOCS / language / name).read_text("utf-8")
-    for language in ("en", "ja")
-    for name in NAMES
-}
+SINGLE = {(language, name): (DOCS / language / name).read_text("utf-8") for language in ("en", "ja") for name in NAMES}
 PAGES = {language: "".join(SINGLE[language, name] for name in NAMES) for language in ("en", "ja")}
 BLOCK = re.compile(r"^```sh\n(.*?)^```\n(?:```json\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
 STATE, APP = serving(
@@ -72,9 +68,7 @@ def check_shape(shown, given, where=""):
         if shown:
             check_shape(shown[0], given[0], f"{where}[0]")
     elif shown is not None:
-        kinds = (
-            (int, float) if isinstance(shown, int | float) and not isinstance(shown, bool) else type(shown)
-        )
+        kinds = (int, float) if isinstance(shown, int | float) and not isinstance(shown, bool) else type(shown)
         assert isinstance(given, kinds), f"{where} is {given!r}"
 
 
@@ -99,9 +93,7 @@ def assert_no_more(shown, given, command):
 
 
 def test_every_path_of_the_page_is_there_and_every_route_is_on_it():
-    paths = {re.sub(r"\{.*", "{model}", getattr(route, "path", "")) for route in APP.routes} - {
-        "/openapi.json"
-    }
+    paths = {re.sub(r"\{.*", "{model}", getattr(route, "path", "")) for route in APP.routes} - {"/openapi.json"}
     paths |= set(_paths(APP))
     for path in paths - {"", "/v1/models/{model}"}:
         assert f"`{path}`" in PAGES["en"] or f"localhost:8000{path}" in PAGES["en"], path
@@ -135,9 +127,7 @@ def test_limits_and_their_defaults():
 
 def test_pythons_own_library_asks_as_the_page_says(capsys):
     [snippet] = [
-        text
-        for text in re.findall(r"^```python\n(.*?)^```", PAGES["en"], re.MULTILINE | re.DOTALL)
-        if "urllib" in text
+        text for text in re.findall(r"^```python\n(.*?)^```", PAGES["en"], re.MULTILINE | re.DOTALL) if "urllib" in text
     ]
     with live(APP) as address:
         exec(snippet.replace("http://127.0.0.1:8000", address), {})

@@ -102,10 +102,7 @@ def test_the_usual_mistakes_say_what_the_page_tells(place, monkeypatch, capsys):
     names = runpy.run_path("three.py")
     torch.set_printoptions(profile="default", sci_mode=None)
     names |= runpy.run_path(attention_module.__file__)  # without the shape checks of the tests
-    told = [
-        re.findall(r"^\| `(attention\(.*?\))` \| `(\w+: .*?)` \|", page, re.MULTILINE)
-        for page in PAGES.values()
-    ]
+    told = [re.findall(r"^\| `(attention\(.*?\))` \| `(\w+: .*?)` \|", page, re.MULTILINE) for page in PAGES.values()]
     assert told[0] == told[1] and len(told[0]) == 4
     for written, wanted in told[0]:
         with pytest.raises(Exception) as caught:
@@ -117,7 +114,5 @@ def test_in_japanese_the_page_has_the_same_code_and_commands():
     files = [{name: DOCSTRING.sub("", code) for name, code in FILE.findall(page)} for page in PAGES.values()]
     assert files[0] == files[1]
     assert all(compile(code, name, "exec") for name, code in FILE.findall(PAGES["ja"]))
-    asked = [
-        [command.replace(" --language ja", "") for command, _ in commands(page)] for page in PAGES.values()
-    ]
+    asked = [[command.replace(" --language ja", "") for command, _ in commands(page)] for page in PAGES.values()]
     assert asked[0] == asked[1]

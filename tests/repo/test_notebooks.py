@@ -27,9 +27,7 @@ def cells(path):
     ids = [cell["id"] for cell in notebook["cells"]]
     assert len(set(ids)) == len(ids)
     for cell in notebook["cells"]:
-        rest = {
-            key: value for key, value in cell.items() if key not in ("id", "cell_type", "source", "metadata")
-        }
+        rest = {key: value for key, value in cell.items() if key not in ("id", "cell_type", "source", "metadata")}
         assert rest == FIELDS[cell["cell_type"]], "remove the outputs before you commit"
         yield cell["cell_type"], "".join(cell["source"])
 

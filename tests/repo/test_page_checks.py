@@ -52,10 +52,7 @@ def test_the_tools_are_installed_once_and_run(checked, tmp_path):
     assert checked(INSTALLED) == (0, "", "")
     install, *checks = (tmp_path / "log").read_text().splitlines()
     assert install.startswith("npm ci --prefix tools/web ")
-    assert (
-        checks
-        == ["eslint --config tools/web/eslint.config.js src/attendo/assets", "tsc --project tools/web"] * 2
-    )
+    assert checks == ["eslint --config tools/web/eslint.config.js src/attendo/assets", "tsc --project tools/web"] * 2
     (tmp_path / "tools" / "web" / "package-lock.json").write_text("{}")
     checked(INSTALLED)
     assert (tmp_path / "log").read_text().count("npm ci") == 2

@@ -20,9 +20,7 @@ from attendo import __version__
 ROOT = Path(__file__).resolve().parents[2]
 SDIST_FOLDERS = ("benchmarks", "deploy", "docs", "notebooks", "recipes", "src", "tests", "tools")
 SDIST_FILES = ("LICENSE", "Makefile", "*.lock", "*.md", "*.toml", "*.yml", "noxfile.py")
-LEFT_OUT = re.compile(
-    r"(^|/)(__pycache__|\..*_cache|\.hypothesis|node_modules|build|dist|site)(/|$)|\.(pyc|so|tmp)$"
-)
+LEFT_OUT = re.compile(r"(^|/)(__pycache__|\..*_cache|\.hypothesis|node_modules|build|dist|site)(/|$)|\.(pyc|so|tmp)$")
 """What builds and tests leave in the tree, compiled things among them: it belongs in neither."""
 
 
@@ -47,13 +45,9 @@ def wheel_faults(wheel):
         held = {name: file.read(name) for name in file.namelist()}
     info = "-".join(wheel.name.split("-")[:2]) + ".dist-info"
     wanted = {name.removeprefix("src/") for name in tree(ROOT / "src")}
-    described = {
-        f"{info}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
-    }
+    described = {f"{info}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")}
     faults = differences(set(held), wanted | described)
-    faults += [
-        f"{name} differs" for name in wanted & held.keys() if held[name] != (ROOT / "src" / name).read_bytes()
-    ]
+    faults += [f"{name} differs" for name in wanted & held.keys() if held[name] != (ROOT / "src" / name).read_bytes()]
     if b"Tag: py3-none-any" not in held.get(f"{info}/WHEEL", b""):
         faults.append("it is not for every system (py3-none-any)")
     return faults
@@ -162,9 +156,7 @@ assert main(["claims", "C01"]) == 0
 assert main(["train", "translation", "--preset", "tiny", "--train", "pairs.tsv", "--out", "run", "--print-config"]) == 0
 """
     said = run(python, code)
-    assert said.startswith(
-        json.loads((run_folder.parent / EXPECTED).read_text(encoding="utf-8"))["answers"][0]
-    )
+    assert said.startswith(json.loads((run_folder.parent / EXPECTED).read_text(encoding="utf-8"))["answers"][0])
     assert "d_model = 128" in said
 
 

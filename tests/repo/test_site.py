@@ -97,9 +97,7 @@ def site(tmp_path_factory):
 
 def sources():
     """The pages of docs/ and of the book, by their addresses on the site."""
-    return sorted(
-        [*(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")), *site_hook.book_pages()]
-    )
+    return sorted([*(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")), *site_hook.book_pages()])
 
 
 def test_every_page_is_built(site):
@@ -129,15 +127,11 @@ def test_a_backslash_breaks_the_line(site):
 
 
 def test_nothing_is_fetched_from_another_host(site):
-    elsewhere = {
-        (address, link) for address, page in site.items() for link in page.fetched if urlsplit(link).netloc
-    }
+    elsewhere = {(address, link) for address, page in site.items() for link in page.fetched if urlsplit(link).netloc}
     assert elsewhere == set()
     styles = next(iter(site.values())).path.parent.rglob("*.css")
     assert [
-        style.name
-        for style in styles
-        if re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", style.read_text())
+        style.name for style in styles if re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", style.read_text())
     ] == []
 
 
@@ -180,9 +174,7 @@ def test_a_page_is_the_same_on_github(site):
 def test_the_glossary_is_the_same_in_both_languages():
     rows = {}
     for language in ("en", "ja"):
-        table = re.findall(
-            r"^\| (.*?) \| (.*?) \|", (DOCS / language / "glossary.md").read_text("utf-8"), re.MULTILINE
-        )
+        table = re.findall(r"^\| (.*?) \| (.*?) \|", (DOCS / language / "glossary.md").read_text("utf-8"), re.MULTILINE)
         rows[language] = [row[:: 1 if language == "en" else -1] for row in table]
     assert rows["en"] == rows["ja"]
     assert len({english for english, _ in rows["en"]} - {"English"}) > 70
@@ -219,9 +211,7 @@ def test_search_finds(site, browser, start, asked, wanted):
         page.click(".md-search__input")
         page.keyboard.insert_text(asked)
         page.wait_for_selector(".md-search-result__link", state="attached", timeout=60_000)
-        found = page.locator(".md-search-result__link").evaluate_all(
-            "links => links.map((link) => link.href)"
-        )
+        found = page.locator(".md-search-result__link").evaluate_all("links => links.map((link) => link.href)")
         assert any(link.split("?")[0].split("#")[0] == address + wanted for link in found), found
 
 

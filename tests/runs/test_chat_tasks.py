@@ -293,9 +293,7 @@ def test_the_gradient_of_rewards_equals_the_formula(tmp_path, assistant):
     batch = task.material.answered(np.array([0, 0, 0, 1, 1, 1]), answers, rewards)
     assert batch.n_targets == 6 and batch.part(slice(0, 2)).n_targets == 2
     expected = torch.zeros(())
-    for i, baseline in enumerate(
-        [0.5, -0.25, 1.25]
-    ):  # mean rewards of the other two answers to the first prompt
+    for i, baseline in enumerate([0.5, -0.25, 1.25]):  # mean rewards of the other two answers to the first prompt
         ids = [*task.material.store.texts[0].tolist(), *answers[i]]
         log_probs = model(torch.tensor([ids[:-1]]))[0].log_softmax(-1)
         start = len(ids) - len(answers[i])
@@ -317,9 +315,7 @@ def test_a_failing_reward_function_is_named_with_its_row(tmp_path, assistant):
     assert other.run.progress.evaluation_due and run.run.progress.evaluation_due
     with pytest.raises(AttendoError) as found:
         task.reward(row, "5", True)
-    assert str(found.value).startswith(
-        f"the reward function failed for row {row.number} (TypeError: must be real"
-    )
+    assert str(found.value).startswith(f"the reward function failed for row {row.number} (TypeError: must be real")
     assert task.reward(row, "5", False) == 0.0  # it is not called for an unfinished answer
     given = {"None": None, "nan": math.nan, "'1'": "1"}
     for shown, value in given.items():
@@ -363,7 +359,5 @@ def test_the_command_shows_the_mask_and_names_errors(tmp_path, base):
     assert asked.startswith("  <s> <|user|> B e") and asked.endswith("<|end|> <|assistant|>")
     assert answer == "> I t ▁ i s ▁ s u n n y . <|end|>"
     out = tmp_path / "out"
-    said = refused(
-        "train", "preference", "--train", preferences_file(tmp_path), "--init-from", base, "--out", out
-    )
+    said = refused("train", "preference", "--train", preferences_file(tmp_path), "--init-from", base, "--out", out)
     assert "the model has no chat template. Train it with the task chat" in said

@@ -76,15 +76,11 @@ def texts():
 def test_the_losses_of_targets_are_those_of_perplexity():
     user = generator()
     stream = TokenStream.of(texts(), user.tokenizer)
-    for document, losses in zip(
-        stream.documents(), target_losses(user, [*stream.documents()], 16), strict=True
-    ):
+    for document, losses in zip(stream.documents(), target_losses(user, [*stream.documents()], 16), strict=True):
         assert len(losses) == document.n_targets
         assert losses.sum() == pytest.approx(text_loss(user.model, [document], 16).nats)
     [direct] = target_losses(user, [stream.document(1)], 16)
-    apart = [
-        text_loss(user.model, [stream.document(1).beginning(n, user.tokenizer)], 16).nats for n in (1, 2, 3)
-    ]
+    apart = [text_loss(user.model, [stream.document(1).beginning(n, user.tokenizer)], 16).nats for n in (1, 2, 3)]
     assert direct[:3].cumsum() == pytest.approx(apart)
 
 
@@ -123,9 +119,7 @@ def test_measures_of_translations_are_those_of_evaluate():
     assert sums["bleu"].signature == found.scores[0].signature
     guarded = [translation.text for translation in user.translate([source for source, _ in pairs], beam=2)]
     assert guarded != list(found.texts)  # what is measured are the model's own texts, loops and all
-    with pytest.raises(
-        AttendoError, match=r"metric 'loss' is unknown for this task \(expected bleu or chrf or exact"
-    ):
+    with pytest.raises(AttendoError, match=r"metric 'loss' is unknown for this task \(expected bleu or chrf or exact"):
         translation_sums(user, pairs, ("loss",))
 
 

@@ -72,9 +72,7 @@ def test_what_is_left_is_an_ordinary_run_and_a_small_file(tuned, base):
     before, after = load_file(base / "model.safetensors"), load_file(tuned / "model.safetensors")
     assert before.keys() == after.keys()
     learned = {name for name in before if not torch.equal(before[name], after[name])}
-    assert (
-        all(".blocks." in name and name.endswith("_proj.weight") for name in learned) and len(learned) == 16
-    )
+    assert all(".blocks." in name and name.endswith("_proj.weight") for name in learned) and len(learned) == 16
     merged = tensors(with_adapter(base, tuned / "adapter.safetensors"))
     assert all(torch.equal(merged[name], after[name]) for name in after)
     with safe_open(tuned / "adapter.safetensors", "pt") as opened:
@@ -111,9 +109,7 @@ def test_the_film_over_checkpoints_shows_merged_weights(tuned, base):
 def test_it_resumes_to_the_bit_wherever_it_was_cut(tmp_path, file, base, tuned):
     rng = random.Random(3)
     run = tuned_run(tmp_path / "run", file, base)
-    assert killed_at(
-        run, rng.randint(14, 20)
-    )  # two batches are tried first, and the first checkpoint comes after 10
+    assert killed_at(run, rng.randint(14, 20))  # two batches are tried first, and the first checkpoint comes after 10
     run = resumed_run(tmp_path / "run")
     assert stopped_at(run, rng.randint(4, 8))
     finished(resumed_run(tmp_path / "run"))

@@ -38,9 +38,7 @@ def points(panel, style, number=0):
 def test_curves_hold_what_the_lines_say(run):
     found = {panel.name: panel for panel in panels([run])}
     assert list(found) == ["loss", "bleu", "perplexity", "unheard_of", "rate", "gradient_norm", "speed"]
-    assert points(found["loss"], "faint") == [
-        (n, 8 / (1 + n / 40)) for n in (20, 40, 100)
-    ]  # no number, no point
+    assert points(found["loss"], "faint") == [(n, 8 / (1 + n / 40)) for n in (20, 40, 100)]  # no number, no point
     assert points(found["loss"], "dots") == [(40, 3.0), (80, 2.5), (90, 2.6)]
     assert points(found["bleu"], "dots") == [(40, 12.0), (80, 17.5), (90, 17.0)]
     assert points(found["unheard_of"], "dots") == [(40, 0.5)]
@@ -131,9 +129,7 @@ def test_the_page_is_safe_and_stands_alone(tmp_path, language):
         page = Page(text)
         assert not {"script", "link", "img", "iframe", "object", "b"} & set(page.tags)
         assert not [
-            value
-            for name, value in page.attributes
-            if name.startswith("on") or name in ("src", "href", "style")
+            value for name, value in page.attributes if name.startswith("on") or name in ("src", "href", "style")
         ]
         assert "default-src 'none'" in text and not re.search(r"url\(|@import|https?://", text)
         assert page.tags.count("figure") == 7 and page.tags.count("svg") >= 7

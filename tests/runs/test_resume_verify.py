@@ -97,9 +97,7 @@ def test_a_run_that_was_stopped_and_resumed_is_proven_across_the_cut(tmp_path, f
 
 
 def test_a_run_that_started_from_another_needs_two_checkpoints(tmp_path, file, ended):
-    tables = {"data": {"train": [str(file)]}} | {
-        "training": {"steps": 4, "batch_tokens": 512, "evaluate_every": 9}
-    }
+    tables = {"data": {"train": [str(file)]}} | {"training": {"steps": 4, "batch_tokens": 512, "evaluate_every": 9}}
     tables["checkpoint"] = {"every_steps": 2}
     folder = tmp_path / "second"
     said = []
@@ -137,9 +135,7 @@ def test_one_bit_of_the_weights_before_changes_all_that_follows(run):
 
 def test_a_chain_that_was_logged_otherwise_is_told_with_its_steps(run):
     keep(run, 3, 9)
-    rewrite_log(
-        run, lambda line: line | {"chain": "0" * 64} if line["step"] == 6 and "chain" in line else line
-    )
+    rewrite_log(run, lambda line: line | {"chain": "0" * 64} if line["step"] == 6 and "chain" in line else line)
     found = verify_resume(run)
     assert (found.chains, found.differing) == (2, "losses, gradient norms or rows, between step 4 and step 6")
 

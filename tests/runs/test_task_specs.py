@@ -76,9 +76,7 @@ def test_examples_of_texts_sorted_by_label_are_of_several_labels(tmp_path):
 
 def test_prompts_are_the_first_lines_of_different_documents(tmp_path):
     for n in range(4):
-        (tmp_path / f"{n}.txt").write_text(
-            f"\n\tchapter number {n} of a long book\nits second line is this\n"
-        )
+        (tmp_path / f"{n}.txt").write_text(f"\n\tchapter number {n} of a long book\nits second line is this\n")
     tables = joined(SMALL, FILES["language-model"][2])
     tables["data"] = {"train": [str(text_file(tmp_path, name="t.text"))], "valid": [str(tmp_path / "*.txt")]}
     new_run(TASK_SPECS["language-model"], tables, tmp_path / "run")

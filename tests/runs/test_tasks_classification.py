@@ -206,10 +206,7 @@ def test_the_share_and_the_temperature_have_the_lowest_loss(store):
     assert found["loss"] == pytest.approx(losses[found["share"]]) == pytest.approx(min(losses.values()))
     assert found["accuracy_ngrams"] > found["accuracy_always_commonest"]
     words = task.what_to_beat
-    assert (
-        words.startswith("baselines on 40 validation texts: always 'dry', accuracy ")
-        and "; n-grams, acc" in words
-    )
+    assert words.startswith("baselines on 40 validation texts: always 'dry', accuracy ") and "; n-grams, acc" in words
 
 
 def test_the_card_says_what_was_learned_from(store):
@@ -236,9 +233,7 @@ def test_the_loop_learns_what_rain_is(tmp_path, monkeypatch):
     big = labelled_store(weather(400, 1), RowReport("rows"), LABELS, TOKENIZER, "big")
     material = LabelledDataset(big, LongTexts(), (2 / 3, 2.0))
     task = ClassificationTask(material, classifier(dropout=0.1), weather(100, seed=2), 256)
-    training = TrainingConfig(
-        steps=80, learning_rate=1e-2, warmup_steps=10, label_smoothing=0.0, evaluate_every=40
-    )
+    training = TrainingConfig(steps=80, learning_rate=1e-2, warmup_steps=10, label_smoothing=0.0, evaluate_every=40)
     run = Run(task.classifier.model, task, training, CheckpointConfig(), None)
     reports = [report.evaluation for report in train(run) if report.evaluation is not None]
     assert reports[-1].measures["accuracy"] > 0.97
@@ -295,9 +290,7 @@ def test_the_head_of_a_frozen_encoder_is_the_best_logistic_regression(store):
 
 
 def test_a_run_with_a_frozen_encoder_evaluates_its_head_before_the_first_step(store):
-    task = ClassificationTask(
-        LabelledDataset(store, LongTexts()), classifier(), ROWS, 50, evaluate_first=True
-    )
+    task = ClassificationTask(LabelledDataset(store, LongTexts()), classifier(), ROWS, 50, evaluate_first=True)
     task.fit_head()
     training = TrainingConfig(steps=1, frozen=("embedding", "encoder"), learning_rate=1e-3)
     run = Run(task.classifier.model, task, training, CheckpointConfig(), None)
@@ -311,9 +304,7 @@ def test_a_run_with_a_frozen_encoder_evaluates_its_head_before_the_first_step(st
 def test_a_contrastive_run_separates_the_classes_and_fits_its_head_in_evaluations(store):
     material = LabelledDataset(store, LongTexts(), contrastive=True)
     task = ClassificationTask(material, classifier(), weather(40, seed=7), 200)
-    run = Run(
-        task.classifier.model, task, TrainingConfig(steps=30, learning_rate=3e-3), CheckpointConfig(), None
-    )
+    run = Run(task.classifier.model, task, TrainingConfig(steps=30, learning_rate=3e-3), CheckpointConfig(), None)
     losses = [report.loss for report in train(run) if report.kind == "step"]
     assert losses[-1] < losses[0]
     found = task.evaluate(task.classifier.model.eval()).measures

@@ -30,16 +30,12 @@ def tokenizer() -> Tokenizer:
 
 def task(context: int = 16, **options) -> LanguageModelTask:
     stream, validation = (TokenStream.of(texts, tokenizer()) for texts in (TRAIN, VALID))
-    return LanguageModelTask(
-        WindowDataset(stream, context), validation, tokenizer(), batch_tokens=64, **options
-    )
+    return LanguageModelTask(WindowDataset(stream, context), validation, tokenizer(), batch_tokens=64, **options)
 
 
 def test_it_learns_through_the_loop() -> None:
     model = tiny_decoder(tokenizer().vocab_size)
-    settings = TrainingConfig(
-        steps=40, warmup_steps=2, learning_rate=0.02, label_smoothing=0, evaluate_every=10
-    )
+    settings = TrainingConfig(steps=40, warmup_steps=2, learning_rate=0.02, label_smoothing=0, evaluate_every=10)
     run = Run(model, task(), settings, CheckpointConfig(), None)
     reports = [report.evaluation for report in train(run) if report.kind == "evaluation"]
     first, *_, last = (report.measures for report in reports if report)

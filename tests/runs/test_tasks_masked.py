@@ -18,9 +18,7 @@ texts = st.lists(st.text("abcdef", min_size=1, max_size=30), min_size=1, max_siz
 
 
 def material(texts, context=8, **masking):
-    return MaskedDataset(
-        TokenStream.of(texts, TOKENIZER), context, TOKENIZER.vocab_size, MaskingConfig(**masking)
-    )
+    return MaskedDataset(TokenStream.of(texts, TOKENIZER), context, TOKENIZER.vocab_size, MaskingConfig(**masking))
 
 
 @given(texts=texts, context=st.integers(2, 12), epoch=st.integers(0, 3))
@@ -65,9 +63,7 @@ def test_what_is_hidden_is_drawn_from_seed_epoch_and_stretch():
 def model(seed=0):
     torch.manual_seed(seed)
     sizes = {"d_model": 16, "d_ff": 32, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 0}
-    return MaskedLM(
-        ModelConfig(architecture="masked", vocab_size=TOKENIZER.vocab_size, max_len=16, **sizes)
-    ).eval()
+    return MaskedLM(ModelConfig(architecture="masked", vocab_size=TOKENIZER.vocab_size, max_len=16, **sizes)).eval()
 
 
 def test_the_measures_are_the_sums_over_all_hidden_tokens():

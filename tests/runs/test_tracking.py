@@ -294,8 +294,6 @@ def test_tensorboard_reads_what_is_written(tmp_path):
     log.close()
     read = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     shown = [(event.step, event.value) for event in read.Scalars("training/loss")]
-    logged = [
-        (line["step"], pytest.approx(line["loss"])) for line in entries(tmp_path) if line["kind"] == "step"
-    ]
+    logged = [(line["step"], pytest.approx(line["loss"])) for line in entries(tmp_path) if line["kind"] == "step"]
     assert shown == logged
     assert LOG_EVERY == 20 and len(shown) == 5

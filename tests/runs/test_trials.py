@@ -31,9 +31,7 @@ def simulated(effects, noise, seeds=SEEDS, metric="accuracy"):
 
 def covered(outcomes, effects):
     """Which of the intervals hold the true effect."""
-    return np.array(
-        [one.interval[0] <= e <= one.interval[1] for one, e in zip(outcomes, effects, strict=True)]
-    )
+    return np.array([one.interval[0] <= e <= one.interval[1] for one, e in zip(outcomes, effects, strict=True)])
 
 
 NOISES = {

@@ -48,9 +48,7 @@ def test_docs_lists_all_routes():
 
 def test_every_answer_is_hardened():
     app, _ = served(keys=[KEY])
-    answers = [
-        ask(app, "GET", path, bearer()) for path in ("/livez", "/nothing", "/metrics", "/test/raise/fault")
-    ]
+    answers = [ask(app, "GET", path, bearer()) for path in ("/livez", "/nothing", "/metrics", "/test/raise/fault")]
     answers += [ask(app, "GET", "/nothing"), ask(app, "POST", "/test/echo", bearer(), b"x" * 1001)]
     assert [answer.status for answer in answers] == [200, 404, 200, 500, 401, 413]
     for answer in answers:
@@ -89,9 +87,9 @@ def test_errors_have_their_answers(name):
     assert list(plain.json) == list(openai.json) == ["error"]
     assert set(openai.json["error"]) == {"message", "type", "param", "code"}
     assert SECRET not in plain.error + openai.error + log.getvalue()
-    assert name in ("large", "late", "full") or plain.error.replace(
-        plain["x-request-id"], ""
-    ) == openai.error.replace(openai["x-request-id"], "")
+    assert name in ("large", "late", "full") or plain.error.replace(plain["x-request-id"], "") == openai.error.replace(
+        openai["x-request-id"], ""
+    )
     if name == "refused":
         assert (openai.json["error"]["param"], openai.json["error"]["code"]) == ("model", "model_not_found")
     if name == "fault":
@@ -288,9 +286,7 @@ def test_requests_at_a_time_do_not_mix():
 PUBLIC = {("GET", "/livez"), ("GET", "/readyz"), ("GET", "/"), ("GET", "/docs")}
 STILL = {("GET", "/look/x"), ("GET", "/look/x/")}
 """The microscope's page, of which nothing depends on the models; all that it asks wants a key."""
-APP = create_app(
-    State(NoModels(), keys=Keys([KEY]), look=True, cors=("https://a.org",), log=Log("json", None))
-)
+APP = create_app(State(NoModels(), keys=Keys([KEY]), look=True, cors=("https://a.org",), log=Log("json", None)))
 DOCUMENT = APP.openapi()
 
 

@@ -123,9 +123,7 @@ def test_a_password_is_not_accepted_from_a_form_of_another_site(site, status):
         "sec-fetch-site": site,
     }
     body = urlencode({"message": "will it rain"}).encode()
-    answer = asyncio.run(
-        asked(create_app(state), "POST", "/chat", headers, body=body, query=b"model=assistant")
-    )
+    answer = asyncio.run(asked(create_app(state), "POST", "/chat", headers, body=body, query=b"model=assistant"))
     assert answer.status == status
 
 
@@ -133,9 +131,7 @@ def test_a_password_is_not_accepted_from_a_form_of_another_site(site, status):
 def test_no_text_becomes_markup(text):
     found = page(talk=json.dumps(talk_of(text, text)), message=text)
     assert [content for _, content in found.articles[:3]] == [text] * 3
-    assert found.forms[0]["message"] == text and json.loads(found.forms[-1]["talk"])[:2] == talk_of(
-        text, text
-    )
+    assert found.forms[0]["message"] == text and json.loads(found.forms[-1]["talk"])[:2] == talk_of(text, text)
 
 
 def test_errors_keep_what_was_typed():

@@ -54,9 +54,7 @@ def test_examples_are_shown_only_where_they_are_allowed(tmp_path, shown):
     """By /v1/models and by the microscope alike; a change of the file is a change of the model."""
     texts = ["It will rain.", "雨"]
     folder = save_run(tmp_path / "enja", tiny_translator(TOKENIZER, max_len=24))
-    state = State(
-        ModelRegistry([folder], examples=shown), look=True, page=False, log=Log(stream=io.StringIO())
-    )
+    state = State(ModelRegistry([folder], examples=shown), look=True, page=False, log=Log(stream=io.StringIO()))
     reloading = Reloading(state)
     reloading.load()
     app = create_app(state)
@@ -164,9 +162,7 @@ def test_echo_of_no_tokens_scores_a_prompt(client):
     assert told.logprobs.token_logprobs == pytest.approx(values)
 
 
-@pytest.mark.parametrize(
-    "options", [{"n": 2}, {"echo": True}, {"logprobs": 0}, {"stop": "t"}, {"max_tokens": 0}]
-)
+@pytest.mark.parametrize("options", [{"n": 2}, {"echo": True}, {"logprobs": 0}, {"stop": "t"}, {"max_tokens": 0}])
 def test_a_stream_is_the_same_text_in_pieces(client, options):
     asked = {"seed": 4} | options
     whole = completed(client, **asked)

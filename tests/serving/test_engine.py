@@ -57,9 +57,7 @@ def run(engine, work, **options):
 
 
 @settings(max_examples=15, deadline=None)
-@given(
-    st.lists(st.tuples(st.lists(texts, min_size=1, max_size=3), st.integers(1, 3)), min_size=1, max_size=6)
-)
+@given(st.lists(st.tuples(st.lists(texts, min_size=1, max_size=3), st.integers(1, 3)), min_size=1, max_size=6))
 def test_jobs_side_by_side_get_what_translate_gives(asked):
     engine, answers = module.Engine(USER, rows=8), [queue.Queue() for _ in asked]
     for (lines, beam), answer in zip(asked, answers, strict=True):
@@ -109,9 +107,7 @@ def test_passes_of_one_kind_go_together(engine):
     engine.submit(module.Job(module.ForwardJob("slow", ["x"], slow), queue.Queue().put))
     kinds = ["a", "a", "b", "a"]
     for number, (kind, answer) in enumerate(zip(kinds, answers, strict=True)):
-        engine.submit(
-            module.Job(module.ForwardJob(kind, [f"one {number}", f"two {number}"], run_together), answer.put)
-        )
+        engine.submit(module.Job(module.ForwardJob(kind, [f"one {number}", f"two {number}"], run_together), answer.put))
     begin.set()
     found = [answer.get(timeout=10).results for answer in answers]
     assert found == [[f"ONE {n}", f"TWO {n}"] for n in range(4)]
@@ -203,9 +199,7 @@ def test_a_client_that_goes_ends_its_job(engine, monkeypatch):
     async def main():
         admission = Admission(4, 100)
         with pytest.raises(module.ClientGone):
-            await module.results(
-                engine, admission.entered(40), greedy("snow"), 600.0, lambda: asyncio.sleep(0.01)
-            )
+            await module.results(engine, admission.entered(40), greedy("snow"), 600.0, lambda: asyncio.sleep(0.01))
         await settled(lambda: not engine.going_on)
         async with call(engine, admission.entered(1), greedy("snow", stream=True), 600.0):
             await settled(lambda: engine.going_on)
@@ -222,9 +216,7 @@ def test_errors_come_to_the_caller(engine):
     async def main():
         admission = Admission(4, 100)
         with pytest.raises(ZeroDivisionError):
-            await module.results(
-                engine, admission.entered(1), module.ForwardJob("x", ["x"], broken), 20.0, stays
-            )
+            await module.results(engine, admission.entered(1), module.ForwardJob("x", ["x"], broken), 20.0, stays)
         with pytest.raises(module.DeadlineExceeded):
             await module.results(engine, admission.entered(1), greedy("snow"), -1.0, stays)
         assert (admission.requests, admission.cost) == (0, 0)

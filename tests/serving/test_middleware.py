@@ -171,9 +171,7 @@ def test_a_client_that_goes_while_it_sends_gets_nothing():
     path=st.text(st.characters(codec="utf-8"), max_size=20).map(lambda text: "/" + text),
     query=st.binary(max_size=20),
     headers=st.dictionaries(
-        st.sampled_from(
-            ["Host", "Origin", "X-Request-Id", "Content-Type", "Authorization", "Accept", "Cookie"]
-        ),
+        st.sampled_from(["Host", "Origin", "X-Request-Id", "Content-Type", "Authorization", "Accept", "Cookie"]),
         st.text(st.characters(max_codepoint=255), max_size=20),
     ),
     method=st.sampled_from(["GET", "POST", "HEAD", "OPTIONS"]),

@@ -41,9 +41,7 @@ def load(monkeypatch):
         pytest.param([], BODY, 20, id="busy", marks=pytest.mark.full),
     ],
 )
-def test_ten_times_what_it_can_do_is_answered_200_or_429_with_a_hint(
-    load, tmp_path, program, body, overloaded
-):
+def test_ten_times_what_it_can_do_is_answered_200_or_429_with_a_hint(load, tmp_path, program, body, overloaded):
     folder = save_run(tmp_path / "run", tiny_translator(tiny_tokenizer(), max_len=60))
 
     async def closed(server, clients, n):
@@ -51,9 +49,7 @@ def test_ten_times_what_it_can_do_is_answered_200_or_429_with_a_hint(
             async with load.Client(server.port) as client:
                 return [(await client.ask("POST", "/translate", body))[0] for _ in range(n)]
 
-        return [
-            status for found in await asyncio.gather(*(ask() for _ in range(clients))) for status in found
-        ]
+        return [status for found in await asyncio.gather(*(ask() for _ in range(clients))) for status in found]
 
     async def main():
         with load.serving([folder], "--max-requests", str(ADMITTED), core=None, program=program) as server:

@@ -25,9 +25,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(tmp_path):
         kept.sendall(b"GET /li")  # the head of a second request on the same connection
         for connection in (silent, begun, kept):
             assert until_closed(connection).startswith(b"HTTP/1.1 408")
-        working = server.raw(
-            b"GET /test/slow?seconds=0.4 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        )
+        working = server.raw(b"GET /test/slow?seconds=0.4 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert until_closed(working).endswith(b"done")
 
 
@@ -65,9 +63,7 @@ def test_where_there_are_too_many_connections_the_one_that_waited_longest_goes(t
 
     with Server(tmp_path, prepare=prepare) as server:
         idle = [server.raw(b"GET /") for _ in range(3)]
-        working = server.raw(
-            b"GET /test/slow?seconds=0.5 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        )
+        working = server.raw(b"GET /test/slow?seconds=0.5 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         time.sleep(0.1)
         assert server.get("/livez")[0] == 200
         assert until_closed(idle[0]) == b""

@@ -65,9 +65,7 @@ def test_its_client_asks_unchanged():
 
 
 @settings(max_examples=15)
-@given(
-    st.lists(st.tuples(st.lists(texts, min_size=1, max_size=3), st.integers(0, 3)), min_size=1, max_size=4)
-)
+@given(st.lists(st.tuples(st.lists(texts, min_size=1, max_size=3), st.integers(0, 3)), min_size=1, max_size=4))
 def test_lists_and_alternatives_are_what_the_search_finds(requests):
     bodies = [PAIR | {"q": q, "alternatives": n, "format": "text"} for q, n in requests]
     for (q, n), answer in zip(requests, posted(*bodies), strict=True):
@@ -129,9 +127,7 @@ def test_lines_are_translated_by_themselves_and_put_together(lines, covered):
 
 def test_the_pair_chooses_the_model(pairs):
     asked = [PAIR, {"source": "en", "target": "de"}, {"model": "own"}, {"source": "und", "target": "und"}]
-    ja, de, named, unknown = (
-        answer.json() for answer in posted(*({"q": "rain"} | one for one in asked), app=pairs)
-    )
+    ja, de, named, unknown = (answer.json() for answer in posted(*({"q": "rain"} | one for one in asked), app=pairs))
     assert de == named == unknown != ja
     languages = ask(pairs, "GET", "/languages").json
     targets = {"en": ["ja", "de"], "und": ["und"], "ja": [], "de": []}

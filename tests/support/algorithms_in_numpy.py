@@ -96,8 +96,7 @@ def norm_columns(X, norm):
 
 def embed(x, theta):
     columns = [
-        token_embedding(x[t - 1], theta["W_e"]) + positional_embedding(t, theta["W_p"])
-        for t in range(1, len(x) + 1)
+        token_embedding(x[t - 1], theta["W_e"]) + positional_embedding(t, theta["W_p"]) for t in range(1, len(x) + 1)
     ]
     return np.stack(columns, axis=1)
 
@@ -207,9 +206,7 @@ def descend(loss, theta, eta):
 
 def EDTraining(pairs, theta, N_epochs, eta):
     return [
-        descend(lambda theta, z=z, x=x: ed_loss(z, x, theta), theta, eta)
-        for _ in range(N_epochs)
-        for z, x in pairs
+        descend(lambda theta, z=z, x=x: ed_loss(z, x, theta), theta, eta) for _ in range(N_epochs) for z, x in pairs
     ]
 
 

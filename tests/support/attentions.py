@@ -196,12 +196,8 @@ brief = SimpleNamespace(
     floor_on_the_wrong_side=lambda q, k, v, mask=None: (
         masked(q, k, None if mask is None else ~mask, -1e9).softmax(-1) @ v
     ),
-    mask_after_softmax=lambda q, k, v, mask=None: (
-        scores(q, k).softmax(-1) * (1 if mask is None else mask) @ v
-    ),
-    mask_times_scores=lambda q, k, v, mask=None: (
-        (scores(q, k) * (1 if mask is None else mask)).softmax(-1) @ v
-    ),
+    mask_after_softmax=lambda q, k, v, mask=None: scores(q, k).softmax(-1) * (1 if mask is None else mask) @ v,
+    mask_times_scores=lambda q, k, v, mask=None: (scores(q, k) * (1 if mask is None else mask)).softmax(-1) @ v,
     mask_added=lambda q, k, v, mask=None: (scores(q, k) + (0 if mask is None else mask)).softmax(-1) @ v,
     infinite_floor=lambda q, k, v, mask=None: masked(q, k, mask, -math.inf).softmax(-1) @ v,
     textbook_floor=lambda q, k, v, mask=None: masked(q, k, mask, -1e9).softmax(-1) @ v,
@@ -209,9 +205,7 @@ brief = SimpleNamespace(
     half_detached=lambda q, k, v: ((scores(q, k) + scores(q, k).detach()) / 2).softmax(-1) @ v,
     in_single_precision=lambda q, k, v: plain(q.float(), k.float(), v.float()).double(),
     giving_single_precision=lambda q, k, v: plain(q.float(), k.float(), v.float()),
-    single_precision_numpy=lambda q, k, v: in_numpy(
-        q.astype(np.float32), k.astype(np.float32), v.astype(np.float32)
-    ),
+    single_precision_numpy=lambda q, k, v: in_numpy(q.astype(np.float32), k.astype(np.float32), v.astype(np.float32)),
     with_dropout=lambda q, k, v: F.dropout(scores(q, k).softmax(-1), 0.4) @ v,
 )
 for name, function in vars(brief).items():

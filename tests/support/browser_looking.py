@@ -22,9 +22,7 @@ NOT_BLANK = """name => [...document.querySelectorAll(`canvas[data-name="${name}"
 
 def address_of(page, **state):
     """The page's address with a state in it."""
-    return (
-        f"{page}#{urlencode({name: v if isinstance(v, str) else json.dumps(v) for name, v in state.items()})}"
-    )
+    return f"{page}#{urlencode({name: v if isinstance(v, str) else json.dumps(v) for name, v in state.items()})}"
 
 
 CITED = {"rollout": "Abnar", "gradients": "Sundararajan", "patching": "Meng"}
@@ -158,9 +156,7 @@ def ask_another_way(at, text):
     at.until("app.look.ask.beam === 2")
     assert at.js("app.look.ask.search") == "beam"
     at.after(
-        lambda: at.ask(
-            search="forced", target=" snow rain" if told["family"] == "language-model" else "snow rain"
-        )
+        lambda: at.ask(search="forced", target=" snow rain" if told["family"] == "language-model" else "snow rain")
     )
     at.until("app.look.outcome.text.trim() === 'snow rain'")
     at.after(lambda: at.ask(search="greedy"))
@@ -267,9 +263,7 @@ def slide_to_hard(at):
     assert at.state("beta") == "inf"
     assert "∞" in at.page.locator("#beta-value").text_content()
     at.until("app.numbersNow(app.state.get('layer'))")
-    values = at.js(
-        "[...new Set(app.numbersNow(app.state.get('layer')).weights(app.state.get('head'), Infinity))]"
-    )
+    values = at.js("[...new Set(app.numbersNow(app.state.get('layer')).weights(app.state.get('head'), Infinity))]")
     assert set(values) <= {0, 1}
     at.page.keyboard.press("Home")
     assert at.state("beta") == 0

@@ -190,9 +190,7 @@ def quick(words: list[str]) -> list[str]:
 def _small(task: str, started: bool = False) -> list[str]:
     """Settings for a narrow model and few updates; of one that starts from another run only those of the updates."""
     tables = PAIRS if task == "translation" else TEXTS
-    kept = {
-        name: table for name, table in tables.items() if not started or name not in ("model", "tokenizer")
-    }
+    kept = {name: table for name, table in tables.items() if not started or name not in ("model", "tokenizer")}
     if task == "classification":
         kept.pop("tokenizer", None)  # whose kind it chooses itself
     return settings(kept) + ([] if started else [word for one in LAYERS[task] for word in ("--set", one)])

@@ -20,16 +20,12 @@ def by_rank(logits):
 def probabilities(logits, config, seen=()):
     """Of each token: penalty, temperature, top-k, top-p, min-p, in this order; -inf is never allowed."""
     penalty = config.repetition_penalty
-    logits = [
-        x / penalty if i in seen and x > 0 else x * penalty if i in seen else x for i, x in enumerate(logits)
-    ]
+    logits = [x / penalty if i in seen and x > 0 else x * penalty if i in seen else x for i, x in enumerate(logits)]
     kept = by_rank(logits)
     if config.temperature == 0.0:
         return [float(i == kept[0]) for i in range(len(logits))]
     kept = kept[: config.top_k or None]
-    weights = [
-        math.exp((x - max(logits)) / config.temperature) if i in kept else 0.0 for i, x in enumerate(logits)
-    ]
+    weights = [math.exp((x - max(logits)) / config.temperature) if i in kept else 0.0 for i, x in enumerate(logits)]
     total, reached = math.fsum(weights), 0.0
     nucleus = []
     for i in kept:

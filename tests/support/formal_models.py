@@ -21,9 +21,7 @@ def formal(algorithm, seed=0, **changes):
     sizes = SIZES | {"d_attn": 2, "d_mid": 4}
     match algorithm:
         case "A8":
-            return randomized(
-                build_formal_ed(formal_ed_config(**(sizes | {"L_enc": 1, "L_dec": 2} | changes)))
-            )
+            return randomized(build_formal_ed(formal_ed_config(**(sizes | {"L_enc": 1, "L_dec": 2} | changes))))
         case "A9":
             return randomized(MaskedLM(formal_e_config(**(sizes | {"L": 2, "d_f": 3} | changes))))
         case _:

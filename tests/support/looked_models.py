@@ -52,9 +52,7 @@ def looked_model(family: str, tokenizer: Tokenizer, *, seed: int = 0, scale: flo
             torch.nn.init.normal_(parameter, std=scale)
     match family:
         case "translation":
-            return Translator(
-                model, tokenizer, DecodingConfig(beam=3, max_length_ratio=1.0, max_length_extra=4)
-            )
+            return Translator(model, tokenizer, DecodingConfig(beam=3, max_length_ratio=1.0, max_length_extra=4))
         case "language-model":
             return Generator(model, tokenizer)
         case "classification":

@@ -43,9 +43,7 @@ def configs(draw) -> ModelConfig:
         "activation": draw(st.sampled_from(["relu", "gelu", "gelu_tanh", "silu"])),
         "feed_forward_gated": draw(st.booleans()),
         "feed_forward_bias": draw(st.booleans()),
-        "positions": draw(
-            st.sampled_from(["learned", "sinusoidal", "rotary", "alibi", "relative", "ramp", "none"])
-        ),
+        "positions": draw(st.sampled_from(["learned", "sinusoidal", "rotary", "alibi", "relative", "ramp", "none"])),
         "embedding_scale": draw(st.booleans()),
         "embedding_norm_eps": draw(st.sampled_from([None, 1e-5])),
         "tie": draw(st.sampled_from(["all", "none"])),

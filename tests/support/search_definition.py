@@ -36,9 +36,7 @@ def attending(table):
 def find(table, sources, limits, config, prefixes=None):
     """The search's answer for each source, as tuples of FIELDS."""
     cache = table.start(sources, config.beam, max(limits))
-    found = beam_search(
-        table.step, cache, limits, config, SPECIAL, prefixes=prefixes, attending=attending(table)
-    )
+    found = beam_search(table.step, cache, limits, config, SPECIAL, prefixes=prefixes, attending=attending(table))
     return [[tuple(getattr(text, field) for field in FIELDS) for text in texts] for texts in found]
 
 

@@ -67,9 +67,7 @@ def serving(*models, keys=(), look=False, **limits):
 
 def client_of(app, **headers):
     """A client in this process, asynchronous."""
-    return httpx.AsyncClient(
-        transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8000", headers=headers
-    )
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8000", headers=headers)
 
 
 @contextlib.contextmanager

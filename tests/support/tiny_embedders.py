@@ -19,7 +19,5 @@ def embedder(architecture, seed=0):
     tokenizer = train_tokenizer(["ab ba"], TokenizerConfig(kind="character"))
     sizes = {"vocab_size": tokenizer.vocab_size, "d_model": 8, "d_ff": 16, "n_heads": 2, "max_len": 16}
     torch.manual_seed(seed)
-    model = build_model(
-        ModelConfig(architecture=architecture, norm_first=True, **sizes, **LAYERS[architecture])
-    )
+    model = build_model(ModelConfig(architecture=architecture, norm_first=True, **sizes, **LAYERS[architecture]))
     return Embedder(model.eval(), tokenizer)

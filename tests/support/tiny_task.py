@@ -70,9 +70,7 @@ def tiny_model(dropout: float = 0.1, seed: int = 0) -> EncoderDecoder:
     """One layer, 16 wide."""
     torch.manual_seed(seed)
     layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
-    return EncoderDecoder(
-        ModelConfig(vocab_size=20, d_model=16, d_ff=32, n_heads=2, dropout=dropout, **layers)
-    )
+    return EncoderDecoder(ModelConfig(vocab_size=20, d_model=16, d_ff=32, n_heads=2, dropout=dropout, **layers))
 
 
 def tiny_run(

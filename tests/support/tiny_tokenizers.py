@@ -40,9 +40,7 @@ def byte_level(folder: Path, specials: list[str]) -> tuple[dict[str, int], list[
     tokenizer.train_from_iterator(LINES, vocab_size=330, show_progress=False, special_tokens=specials)
     tokenizer.save_model(str(folder))
     vocab = json.loads((folder / "vocab.json").read_text("utf-8"))
-    merges = [
-        tuple(line.split(" ")) for line in (folder / "merges.txt").read_text("utf-8").split("\n")[1:] if line
-    ]
+    merges = [tuple(line.split(" ")) for line in (folder / "merges.txt").read_text("utf-8").split("\n")[1:] if line]
     return vocab, merges
 
 

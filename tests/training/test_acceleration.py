@@ -73,9 +73,7 @@ def scaled_steps(scaler, gradients):
 
 
 def test_only_float16_has_a_scaler_and_it_leaves_out_what_overflows():
-    assert all(
-        acceleration.build_scaler(precision, CPU) is None for precision in ("float32", "tf32", "bfloat16")
-    )
+    assert all(acceleration.build_scaler(precision, CPU) is None for precision in ("float32", "tf32", "bfloat16"))
     scaler = scaler_of_float16()
     assert scaled_steps(scaler, [1.0, float("inf"), 2.0]) == [-1.0, -1.0, -3.0]
     assert scaler.get_scale() == 2.0**15
@@ -124,9 +122,7 @@ def test_recomputed_blocks_give_the_same_gradients_with_dropout_on():
 def test_recomputed_blocks_keep_their_input_alone():
     def kept(model):
         saved = {}
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda t: saved.setdefault(t.data_ptr(), t), lambda t: t
-        ):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.setdefault(t.data_ptr(), t), lambda t: t):
             model(torch.randn(5, 7, 16, requires_grad=True))
         parameters = {p.data_ptr() for p in model.parameters()}
         return sum(t.nbytes for pointer, t in saved.items() if pointer not in parameters)
@@ -252,9 +248,7 @@ def test_a_run_trains_with_it(tmp_path):
 
 
 @onednn
-@pytest.mark.parametrize(
-    ("own", "other", "chosen"), [(1.0, 0.5, "onednn"), (1.0, 0.95, "torch"), (1.0, 2.0, "torch")]
-)
+@pytest.mark.parametrize(("own", "other", "chosen"), [(1.0, 0.5, "onednn"), (1.0, 0.95, "torch"), (1.0, 2.0, "torch")])
 def test_what_is_clearly_faster_is_chosen(monkeypatch, own, other, chosen):
     monkeypatch.setattr(
         acceleration,
@@ -266,7 +260,5 @@ def test_what_is_clearly_faster_is_chosen(monkeypatch, own, other, chosen):
 
 @pytest.mark.parametrize(("half", "chosen"), [(0.3, "bfloat16"), (0.9, "float32")])
 def test_bfloat16_is_chosen_where_it_is_clearly_faster(monkeypatch, half, chosen):
-    monkeypatch.setattr(
-        acceleration, "_product_seconds", lambda _, m, __: half if m.dtype == torch.bfloat16 else 1.0
-    )
+    monkeypatch.setattr(acceleration, "_product_seconds", lambda _, m, __: half if m.dtype == torch.bfloat16 else 1.0)
     assert acceleration.fastest_precision(torch.device("cpu")) == chosen

@@ -65,9 +65,7 @@ def test_a_step_that_is_saved_once_more_replaces_what_was_there(tmp_path):
     saved(tmp_path, run)
     run.progress.ended = "all done"
     path = saved(tmp_path, run)
-    assert [p.name for p in tmp_path.iterdir()] == ["step-1"] and module.read_progress(
-        path
-    ).ended == "all done"
+    assert [p.name for p in tmp_path.iterdir()] == ["step-1"] and module.read_progress(path).ended == "all done"
 
 
 def test_the_best_is_kept_with_the_newest(tmp_path):
@@ -182,9 +180,7 @@ def test_never_is_more_than_one_interval_only_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "write_checkpoint", slowly)
     lost = []
     for report in train(tiny_run(tmp_path, checkpoint_every=2)):
-        newest = max(
-            (int(path.name.removeprefix("step-")) for path in module.checkpoints(tmp_path)), default=0
-        )
+        newest = max((int(path.name.removeprefix("step-")) for path in module.checkpoints(tmp_path)), default=0)
         lost.append(report.progress.step - newest)
     assert max(lost) == 2
 
@@ -242,9 +238,7 @@ def test_weights_of_another_model_are_refused():
     name = "encoder.blocks.0.feed_forward.in_proj.weight"
     with pytest.raises(AttendoError, match=r"in_proj.weight is only in one of file and model"):
         module.load_weights(model, {n: t for n, t in tensors.items() if n != name}, "f")
-    with pytest.raises(
-        AttendoError, match=r"in_proj.weight has shape \(3, 16\), but config.toml defines \(32, 16\)"
-    ):
+    with pytest.raises(AttendoError, match=r"in_proj.weight has shape \(3, 16\), but config.toml defines \(32, 16\)"):
         module.load_weights(model, tensors | {name: torch.zeros(3, 16)}, "f")
 
 

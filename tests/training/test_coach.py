@@ -164,8 +164,7 @@ OVERFITTED += [(0.318, 0.497), (0.296, 0.507), (0.273, 0.508), (0.261, 0.508)]
 
 def evaluated(losses, best_at):
     return [
-        Evaluated(179 * (i + 1), training, valid, is_best=i <= best_at)
-        for i, (training, valid) in enumerate(losses)
+        Evaluated(179 * (i + 1), training, valid, is_best=i <= best_at) for i, (training, valid) in enumerate(losses)
     ]
 
 
@@ -274,9 +273,7 @@ def test_a_head_is_dead_if_it_neither_looks_nor_adds():
 
 
 def test_a_layer_that_adds_nothing_is_dead_wherever_it_looks():
-    silent = [
-        replace(head, share=0.001) if head.layer.startswith("decoder.blocks.1") else head for head in ALIVE
-    ]
+    silent = [replace(head, share=0.001) if head.layer.startswith("decoder.blocks.1") else head for head in ALIVE]
     assert names_of_dead(silent) == [f"decoder.blocks.1.cross_attention[{i}]" for i in range(4)]
 
 
@@ -307,9 +304,7 @@ def whole_run():
 
 def test_each_rule_speaks_once_and_a_resumed_coach_as_the_unbroken_one():
     reports = list(whole_run())
-    unbroken = [
-        (i, a) for coach in [Coach(CONFIG, 0.1)] for i, r in enumerate(reports) for a in coach.hear(r)
-    ]
+    unbroken = [(i, a) for coach in [Coach(CONFIG, 0.1)] for i, r in enumerate(reports) for a in coach.hear(r)]
     rules = [advice.rule for _, advice in unbroken]
     assert rules == ["long_warmup", "no_fall", "loss_jump", "output_collapse", "overfitting"]
     for cut in range(0, len(reports), 101):

@@ -148,9 +148,7 @@ def test_operations_by_the_definition():
         costs.training_multiplications(costs.on_paper(config_of("encoder-decoder"))),
         costs.load_of(batch_of("encoder-decoder", [(s, t)])),
     )
-    weights = (
-        s * 3 * (4 * d * d + 2 * d * f) + t * 3 * (6 * d * d + 2 * d * f) + s * 3 * 2 * d * d + t * v * d
-    )
+    weights = s * 3 * (4 * d * d + 2 * d * f) + t * 3 * (6 * d * d + 2 * d * f) + s * 3 * 2 * d * d + t * v * d
     assert flops == 6 * weights + 12 * d * 3 * (s * s + t * t / 2 + s * t)
 
 
@@ -240,9 +238,7 @@ def test_checkpointing_keeps_the_inputs_of_the_blocks_and_one_block():
     model = costs.on_paper(config_of("decoder", n_decoder_layers=10))
     cells = costs.Cells(target=1000.0, output=1000.0)
     one = costs.activation_bytes(costs.on_paper(config_of("decoder", n_decoder_layers=1)), cells)
-    outside = 2 * one - costs.activation_bytes(
-        costs.on_paper(config_of("decoder", n_decoder_layers=2)), cells
-    )
+    outside = 2 * one - costs.activation_bytes(costs.on_paper(config_of("decoder", n_decoder_layers=2)), cells)
     kept = costs.activation_bytes(model, cells, checkpointing=True)
     assert kept == pytest.approx(10 * 1000 * 64 * 4 + one)
     assert costs.activation_bytes(model, cells) == pytest.approx(10 * (one - outside) + outside)
@@ -289,9 +285,7 @@ def test_an_all_reduce_is_never_faster_than_its_bytes_and_a_gather_is_half_of_it
     assert 2 * costs.gather_seconds(n_bytes, world, LINK) <= seconds * (1 + 1e-9)
 
 
-jobs = st.builds(
-    costs.Job, st.floats(1e6, 1e10), st.integers(2, 80), st.floats(1e4, 1e6), st.floats(1e12, 1e18)
-)
+jobs = st.builds(costs.Job, st.floats(1e6, 1e10), st.integers(2, 80), st.floats(1e4, 1e6), st.floats(1e12, 1e18))
 
 
 @given(jobs, st.integers(2, 2048), st.sampled_from(["ddp", "fsdp2"]))

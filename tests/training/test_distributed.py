@@ -150,9 +150,7 @@ def test_a_sharded_model_is_whole_within_whole():
         assert all(recomputing) and executor.trained_model is not plain
         assert not any(isinstance(m, recomputed(EncoderBlock)) for m in plain.modules())
         assert sum(p.untyped_storage().nbytes() for p in plain.parameters()) == 0
-        assert [n for n, _ in plain.named_parameters()] == [
-            n for n, _ in executor.trained_model.named_parameters()
-        ]
+        assert [n for n, _ in plain.named_parameters()] == [n for n, _ in executor.trained_model.named_parameters()]
         with executor.whole(), executor.whole():
             logits = plain(torch.tensor([[4, 5]]), torch.tensor([[2, 6]])).tolist()
         doubled = {n: 2.0 * p.detach() for n, p in executor.trained_model.named_parameters()}
@@ -164,9 +162,7 @@ def test_a_sharded_model_is_whole_within_whole():
     for logits, sums in in_ranks(2, evaluate):
         wanted = model(torch.tensor([[4, 5]]), torch.tensor([[2, 6]])).detach()
         np.testing.assert_array_equal(logits, wanted)
-        np.testing.assert_allclose(
-            sums, [2 * p.detach().sum().item() for p in model.parameters()], atol=1e-12
-        )
+        np.testing.assert_allclose(sums, [2 * p.detach().sum().item() for p in model.parameters()], atol=1e-12)
 
 
 @pytest.mark.parametrize(

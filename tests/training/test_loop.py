@@ -41,9 +41,7 @@ def test_the_loss_is_the_mean_over_real_targets():
     logits = model(**batch.inputs)
     real = batch.targets != 0
     wanted = token_losses(logits[real], batch.targets[real], 0.1).mean()
-    assert batch_loss(model, batch, 0.1, 1 / batch.n_targets).item() == pytest.approx(
-        wanted.item(), rel=1e-12
-    )
+    assert batch_loss(model, batch, 0.1, 1 / batch.n_targets).item() == pytest.approx(wanted.item(), rel=1e-12)
     assert batch.n_targets == int(real.sum()) < batch.targets.numel()
 
 

@@ -46,9 +46,7 @@ def spoiled(run, path, number=math.nan):
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
-@pytest.mark.parametrize(
-    "path", ["encoder.blocks.0.feed_forward", "decoder.blocks.0.cross_attention.out_proj"]
-)
+@pytest.mark.parametrize("path", ["encoder.blocks.0.feed_forward", "decoder.blocks.0.cross_attention.out_proj"])
 def test_an_update_that_is_not_finite_is_left_out_and_its_module_named(tmp_path, path, number):
     run = tiny_run(tmp_path)
     update(run, run.task.batches(1, 0, 0)[:1])
@@ -114,9 +112,7 @@ class ShortOfMemory:
 
 
 def test_a_batch_that_does_not_fit_is_cut_with_an_equal_gradient(tmp_path):
-    whole, cut = (
-        tiny_run(tmp_path, TinyTask(n_rows=12, rows_per_batch=12), dropout=0.0, steps=101) for _ in range(2)
-    )
+    whole, cut = (tiny_run(tmp_path, TinyTask(n_rows=12, rows_per_batch=12), dropout=0.0, steps=101) for _ in range(2))
     batch = whole.task.batches(1, 0, 0)[0]
     short = ShortOfMemory(cut, positions(batch) // 3)
     for _ in range(examples(25, 100)):

@@ -149,9 +149,7 @@ def test_targets_by_the_end_of_their_path():
 def test_parts_trained_whole_and_frozen_parts_have_no_adapter():
     model = tiny_model()
     freeze(model, ["encoder", "decoder.blocks.0.cross_attention.q_proj"])
-    twin = with_adapters(
-        model, LoraConfig(rank=1, trained=("decoder.blocks.0.feed_forward", "encoder.blocks"))
-    )
+    twin = with_adapters(model, LoraConfig(rank=1, trained=("decoder.blocks.0.feed_forward", "encoder.blocks")))
     trained = {name for name, p in twin.named_parameters() if p.requires_grad}
     assert {path.rpartition(".")[0] for path, _ in adapters(twin)} == {
         "decoder.blocks.0.self_attention",
@@ -221,9 +219,7 @@ def test_settings_that_make_no_sense(settings, said):
 )
 def test_what_is_not_trained_stays_to_the_bit_and_has_no_state(tmp_path, options):
     lora = LoraConfig(rank=2, dropout=0.1, trained=("decoder.blocks.0.feed_forward_residual",))
-    run = tiny_run(
-        tmp_path, TinyTask(values=[1.0, 2.0, 3.0, 4.0]), lora=lora, steps=6, **options, frozen=("encoder",)
-    )
+    run = tiny_run(tmp_path, TinyTask(values=[1.0, 2.0, 3.0, 4.0]), lora=lora, steps=6, **options, frozen=("encoder",))
     before, plain = copies(weights_of(run.executor.trained_model)), copies(weights_of(run.model))
     finished(run)
     after = weights_of(run.executor.trained_model)
@@ -234,16 +230,12 @@ def test_what_is_not_trained_stays_to_the_bit_and_has_no_state(tmp_path, options
         "decoder.blocks.0.feed_forward_residual.norm.bias",
     }
     assert not any(name.startswith("encoder") for name in learned)
-    states = {
-        name.rpartition("/")[0] for name in optimizer_tensors(run.executor.trained_model, run.optimizer)
-    }
+    states = {name.rpartition("/")[0] for name in optimizer_tensors(run.executor.trained_model, run.optimizer)}
     assert states == learned == run.executor.trained_weights().keys()
     assert differing(plain, weights_of(run.model)) == learned & plain.keys()
     with run.evaluation_weights(), run.executor.whole():
         changed = differing(plain, weights_of(run.model))
-    assert changed == (learned & plain.keys()) | {
-        f"{path}.weight" for path, _ in adapters(run.executor.trained_model)
-    }
+    assert changed == (learned & plain.keys()) | {f"{path}.weight" for path, _ in adapters(run.executor.trained_model)}
 
 
 def test_frozen_parts_alone(tmp_path):

@@ -142,8 +142,6 @@ def test_contrastive_losses_are_those_of_the_definition():
         others = [j for j in range(9) if j != i]
         total = sum(math.exp(10 * float(units[i] @ units[j])) for j in others)
         terms = [
-            math.log(math.exp(10 * float(units[i] @ units[j])) / total)
-            for j in others
-            if classes[j] == classes[i]
+            math.log(math.exp(10 * float(units[i] @ units[j])) / total) for j in others if classes[j] == classes[i]
         ]
         assert float(found[i]) == pytest.approx(-sum(terms) / len(terms) if terms else 0.0, abs=1e-4)

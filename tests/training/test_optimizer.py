@@ -47,9 +47,7 @@ def test_settings_that_cannot_be_are_refused_with_the_remedy(settings, said):
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_every_parameter_is_stepped_once_and_vectors_do_not_decay(kind):
     model = tiny_model()
-    optimizer = module.build_optimizer(
-        model, module.TrainingConfig(steps=1, optimizer=kind, weight_decay=0.5)
-    )
+    optimizer = module.build_optimizer(model, module.TrainingConfig(steps=1, optimizer=kind, weight_decay=0.5))
     held = [p for group in optimizer.param_groups for p in group["params"]]
     assert len(held) == len(set(held)) and set(held) == set(model.parameters())
     for group in optimizer.param_groups:
@@ -63,9 +61,9 @@ def test_muon_takes_the_matrices_between_embedding_and_output():
     blocks = {name for name, p in model.named_parameters() if ".blocks." in name and p.ndim == 2}
     assert names == blocks and len(names) == 4 + 2 + 8 + 2
     model.encoder.requires_grad_(False)
-    assert {
-        name.split(".")[0] for name, p in model.named_parameters() if p in module.hidden_matrices(model)
-    } == {"decoder"}
+    assert {name.split(".")[0] for name, p in model.named_parameters() if p in module.hidden_matrices(model)} == {
+        "decoder"
+    }
 
 
 def test_a_step_of_muon_is_nearly_orthogonal_and_as_large_as_one_of_adamw():
@@ -181,10 +179,7 @@ def test_noam_peaks_where_its_branches_meet():
 @given(st.integers(1, 50), st.integers(0, 100), st.integers(1, 100), st.floats(1e-5, 1e-2))
 def test_warmup_stable_decay_rises_stays_and_falls(warmup, stable, decay, peak):
     start, end = warmup + stable, warmup + stable + decay
-    rates = [
-        module.warmup_stable_decay(step, peak, warmup, module.Horizon(start, end))
-        for step in range(1, end + 1)
-    ]
+    rates = [module.warmup_stable_decay(step, peak, warmup, module.Horizon(start, end)) for step in range(1, end + 1)]
     assert rates[warmup - 1 : start] == [peak] * (stable + 1)
     assert all(a < b for a, b in itertools.pairwise(rates[:warmup]))
     assert all(a > b > 0 for a, b in itertools.pairwise(rates[start - 1 :]))

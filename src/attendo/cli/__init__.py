@@ -99,9 +99,7 @@ def _command() -> Callable[..., object]:
 def root(
     context: typer.Context,
     version: bool = typer.Option(False, "--version", help="Print the version and exit."),
-    debug: bool = typer.Option(
-        False, "--debug", help="Print the traceback of an error. Can be at any position."
-    ),
+    debug: bool = typer.Option(False, "--debug", help="Print the traceback of an error. Can be at any position."),
 ) -> None:
     """Train, run, inspect and serve your own Transformer.
 

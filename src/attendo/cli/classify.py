@@ -97,9 +97,7 @@ def classify(
     return 0
 
 
-def _print_answers(
-    classifier: LabelModel, chunks: Iterable[list[Row]], kept: tuple[str, ...], as_json: bool
-) -> None:
+def _print_answers(classifier: LabelModel, chunks: Iterable[list[Row]], kept: tuple[str, ...], as_json: bool) -> None:
     """Print one line per row. A JSON object contains the columns `kept`, which follow the text of a row."""
     counter = Counter("lines")
     n_cut = n_done = 0
@@ -131,9 +129,7 @@ def _loaded(folder: Path, machine: opt.Machine, threshold: str | None) -> LabelM
     user = kinds.get(task, Classifier).load(folder, machine.chosen())
     if threshold is None:
         return user
-    opt.refuse_if(
-        task in (Tagger.task, Regressor.task), f"--threshold does not apply to {task}. Leave it out"
-    )
+    opt.refuse_if(task in (Tagger.task, Regressor.task), f"--threshold does not apply to {task}. Leave it out")
     chosen = parse_thresholds(threshold, tuple(user.counts))
     return replace(user, card={**user.card, "thresholds": chosen})
 
@@ -407,9 +403,7 @@ def thresholds(
 
     choices = [precision, abstain, threshold, remove or None]
     n_given = sum(choice is not None for choice in choices)
-    opt.refuse_if(
-        n_given > 1, "--precision, --abstain, --threshold and --remove exclude each other. Give one"
-    )
+    opt.refuse_if(n_given > 1, "--precision, --abstain, --threshold and --remove exclude each other. Give one")
     classifier = Classifier.load(folder, machine.chosen())
     labels = classifier.labels.names
     if remove:

@@ -129,9 +129,7 @@ def verdict_lines(verdict: Verdict) -> list[str]:
     ]
     size = max(len(said(score, sign)) for _, score, _, sign in rows)
     lines = [
-        f"  {name:<5}  {said(score, sign):>{size}}  ({said(low, sign)} to {said(high, sign)})".replace(
-            "-", "−"
-        )
+        f"  {name:<5}  {said(score, sign):>{size}}  ({said(low, sign)} to {said(high, sign)})".replace("-", "−")
         for name, score, (low, high), sign in rows
     ]
     p = found.p_value

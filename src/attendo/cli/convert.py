@@ -11,13 +11,9 @@ from attendo.display.width import shown
 
 
 def import_(
-    source: Path = argument(
-        "SRC", "Folder with config.json, *.safetensors and tokenizer files, or a GGUF file."
-    ),
+    source: Path = argument("SRC", "Folder with config.json, *.safetensors and tokenizer files, or a GGUF file."),
     out: Path = argument("DIR", "New or empty run folder."),
-    source_language: str | None = option(
-        "L", "Source language of a translator, stored in the run.", "--from"
-    ),
+    source_language: str | None = option("L", "Source language of a translator, stored in the run.", "--from"),
     target_language: str | None = option("L", "Target language of a translator, stored in the run.", "--to"),
 ) -> int:
     """Convert a local Hugging Face model or GGUF file to a run folder, which all other commands accept.
@@ -39,9 +35,7 @@ def import_(
 def export(
     folder: Folder,
     out: Path = argument("OUT", "New or empty folder for the exported model, or new GGUF file."),
-    target: str = option(
-        "T", "Export format: huggingface, ctranslate2, argos, onnx or gguf.", "--to", default=...
-    ),
+    target: str = option("T", "Export format: huggingface, ctranslate2, argos, onnx or gguf.", "--to", default=...),
     quantization: str = option("Q", "Number format of weights: float32, int8, q8_0 …", default="float32"),
     languages: str | None = option("en,de", "Source and target language for argos (default: as in the run)."),
     valid: list[Path] | None = option("F", "Data for the comparison (default: the run's validation set)."),
@@ -70,9 +64,7 @@ def export(
     is_wrong = languages is not None and not (source and comma and into)
     refuse_if(is_wrong, f"--languages {languages} must be two codes, source,target, for example en,de")
     use_threads(threads)
-    options = ExportOptions(
-        quantization=cast("Any", quantization), languages=(source, into) if comma else None
-    )
+    options = ExportOptions(quantization=cast("Any", quantization), languages=(source, into) if comma else None)
     report = exported(folder, out, cast("Any", target), options, valid=valid or (), most=rows, say=say)
     print(shown("\n".join(parity_lines(report))))
     say(f"{out}: {target}{', with attendo-parity.json' if out.is_dir() else ''}")

@@ -27,9 +27,7 @@ def demo(
     fresh: bool = switch("--fresh", "Remove the demo in DIR and train it again."),
     cpu_minutes: float | None = option("M", "CPU time to train for, in minutes (default: 4.5)."),
     test: int = option("N", "Number of held-out forecasts to translate.", min=1, max=5000, default=1000),
-    set_: list[str] | None = option(
-        "K=V", "Training setting, for example training.seed=2; repeatable.", "--set"
-    ),
+    set_: list[str] | None = option("K=V", "Training setting, for example training.seed=2; repeatable.", "--set"),
     threads: Threads = None,
 ) -> int:
     """Train a translator of weather forecasts, test it on held-out forecasts, and show its attention.

@@ -21,15 +21,11 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    files: list[Path] = argument(
-        "F...", "Data to check: a file, a folder, 'a quoted/*.tsv' or two parallel files."
-    ),
+    files: list[Path] = argument("F...", "Data to check: a file, a folder, 'a quoted/*.tsv' or two parallel files."),
     against: list[Path] | None = option(
         "F", "Test data to check for leaks. Give the option twice for two parallel files."
     ),
-    columns: str | None = option(
-        "C", "Columns, for example source=en,target=ja or label=category,text=body or 1,2."
-    ),
+    columns: str | None = option("C", "Columns, for example source=en,target=ja or label=category,text=body or 1,2."),
     header: bool = switch("--header", "Treat the first line of a .tsv file as a header."),
     as_json: OneJson = False,
 ) -> int:

@@ -20,9 +20,7 @@ def embed(
     *,
     folder: Folder,
     texts: Texts = None,
-    pooling: Pooling | None = option(
-        "P", "Pooling of the token vectors: mean, max or first (default: as in the run)."
-    ),
+    pooling: Pooling | None = option("P", "Pooling of the token vectors: mean, max or first (default: as in the run)."),
     layer: int | None = option(
         "N", "Layer of the vectors: 0 is the embedding, N is block N (default: the last block)."
     ),

@@ -65,9 +65,7 @@ class TaskOptions(ScoreOptions):
     stride: int | None = opt.option(
         "N", "Number of tokens scored per window, for language models (default: all).", min=1
     )
-    out: Path | None = opt.option(
-        "F", "New file for the translations (one per line) or the predicted labels."
-    )
+    out: Path | None = opt.option("F", "New file for the translations (one per line) or the predicted labels.")
     curves: Path | None = opt.option(
         "F", "New file for a classifier's curves: a picture (.png or .svg) or the numbers (.json)."
     )
@@ -76,9 +74,7 @@ class TaskOptions(ScoreOptions):
 
 
 @opt.with_groups
-def evaluate(
-    *, folder: opt.Folder, options: TaskOptions, as_json: opt.OneJson = False, machine: opt.Machine
-) -> int:
+def evaluate(*, folder: opt.Folder, options: TaskOptions, as_json: opt.OneJson = False, machine: opt.Machine) -> int:
     """Measure a model on a file that it was not trained on.
 
     For a translator, the metrics are BLEU and chrF from sacreBLEU with their signatures, the share of exact matches,
@@ -132,9 +128,7 @@ def only(options: opt.OptionGroup, *allowed: str) -> None:
     others = {"columns": "column", "column": "columns"}
     for name in options.given():
         remedy = f"Use {opt.flag(others[name])}" if others.get(name) in allowed else "Leave it out"
-        opt.refuse_if(
-            name not in ("files", *allowed), f"{opt.flag(name)} does not apply to this task. {remedy}"
-        )
+        opt.refuse_if(name not in ("files", *allowed), f"{opt.flag(name)} does not apply to this task. {remedy}")
 
 
 def _check_out(out: Path) -> None:
@@ -145,9 +139,7 @@ def _check_out(out: Path) -> None:
     require_absent(out)
 
 
-def _translations(
-    translator: Translator, folder: Path, options: TaskOptions
-) -> tuple[dict[str, Any], list[str]]:
+def _translations(translator: Translator, folder: Path, options: TaskOptions) -> tuple[dict[str, Any], list[str]]:
     from attendo.files import write_atomic
 
     numbered, row_report = pairs_of(folder, options)
@@ -224,9 +216,7 @@ def _answers(user: LabelModel, folder: Path, options: TaskOptions) -> tuple[dict
 
 def _matrix_lines(labels: list[str], confusion: list[list[int]]) -> list[str]:
     """Return the confusion matrix. If the names of the columns do not fit, the columns have numbers."""
-    lines = table_lines(
-        ["label", *labels], [[x, *row] for x, row in zip(labels, confusion, strict=True)], 1000
-    )
+    lines = table_lines(["label", *labels], [[x, *row] for x, row in zip(labels, confusion, strict=True)], 1000)
     by_number = len(lines[1]) > WIDTH
     if by_number:
         body = [[f"{n} {labels[n - 1]}", *row] for n, row in enumerate(confusion, 1)]
@@ -462,9 +452,7 @@ _OTHER_FILES = "Give the files in the other order"
 _OTHER_COLUMNS = "Choose the columns with --columns SOURCE,TARGET"
 
 
-def warn_of_order(
-    languages: Mapping[str, str | None], pairs: Sequence[tuple[str, str]], are_parallel: bool
-) -> None:
+def warn_of_order(languages: Mapping[str, str | None], pairs: Sequence[tuple[str, str]], are_parallel: bool) -> None:
     """Print a warning if some pairs are not in the languages of the run. Unknown languages are not checked.
 
     `are_parallel` states whether sources and targets come from two files. Raises AttendoError if they are swapped.

@@ -34,9 +34,7 @@ class WritingOptions(opt.OptionGroup):
     top_k: int | None = opt.option("K", "Sample only from the K most likely tokens.")
     top_p: float | None = opt.option("P", "Sample from the smallest set of tokens with total probability P.")
     min_p: float | None = opt.option("P", "Sample only tokens with at least P times the largest probability.")
-    repetition_penalty: float | None = opt.option(
-        "R", "Repetition penalty; 1 disables the penalty (default: 1)."
-    )
+    repetition_penalty: float | None = opt.option("R", "Repetition penalty; 1 disables the penalty (default: 1).")
     stop: list[str] | None = opt.option("S", "Stop text, at which the output ends; repeatable.")
     seed: int | None = opt.option("N", "Random seed (default: random; 0 for a file).")
 
@@ -46,9 +44,7 @@ def generate(
     *,
     context: typer.Context,
     folder: opt.Folder,
-    prompt: str | None = opt.argument(
-        "[PROMPT]", "Prompt in quotes; - reads stdin (default: empty).", default=None
-    ),
+    prompt: str | None = opt.argument("[PROMPT]", "Prompt in quotes; - reads stdin (default: empty).", default=None),
     writing: WritingOptions,
     source: opt.Input = None,
     out: opt.Output = None,
@@ -218,9 +214,7 @@ class _Talk:
         try:
             stream = self.generator.stream_chat(self.messages, **self.given)
             if stream.dropped:
-                say(
-                    f"the conversation is too long: its oldest {plural(stream.dropped, 'message')} were dropped"
-                )
+                say(f"the conversation is too long: its oldest {plural(stream.dropped, 'message')} were dropped")
             for piece in stream:
                 sys.stdout.write(piece)
                 sys.stdout.flush()

@@ -98,34 +98,20 @@ class LookOptions(opt.OptionGroup):
     target: str | None = opt.option(
         "T", "Output text to use instead of the decoded output (translator, language model)."
     )
-    beam: int | None = opt.option(
-        "N", "Beam size of a translator or language model (default: as in the run, or 1)."
-    )
-    max_tokens: int | None = opt.option(
-        "N", f"Maximum answer tokens of a language model (default: {MAX_TOKENS})."
-    )
-    off: list[str] | None = opt.option(
-        "PATH[:HEAD]", "Layer, or head of a layer (from 1), to switch off; repeatable."
-    )
+    beam: int | None = opt.option("N", "Beam size of a translator or language model (default: as in the run, or 1).")
+    max_tokens: int | None = opt.option("N", f"Maximum answer tokens of a language model (default: {MAX_TOKENS}).")
+    off: list[str] | None = opt.option("PATH[:HEAD]", "Layer, or head of a layer (from 1), to switch off; repeatable.")
     beta: str | None = opt.option("B", "Attention is softmax(B · scores): 0 is uniform, 1 normal, inf hard.")
-    out: Path | None = opt.option(
-        "F", "Output file: page (.html), map (.png, .svg) or the map's numbers (.csv)."
-    )
-    stack: Stack | None = opt.option(
-        "S", "Stack to show: encoder, decoder or cross (default: the last of the model)."
-    )
+    out: Path | None = opt.option("F", "Output file: page (.html), map (.png, .svg) or the map's numbers (.csv).")
+    stack: Stack | None = opt.option("S", "Stack to show: encoder, decoder or cross (default: the last of the model).")
     layer: int | None = opt.option(
         "N", "Layer to show, from 1 (default: the layer with the sharpest attention).", min=1
     )
-    head: int | None = opt.option(
-        "N", "Attention head to show, from 1 (default: the mean of all heads).", min=1
-    )
+    head: int | None = opt.option("N", "Attention head to show, from 1 (default: the mean of all heads).", min=1)
     query: int | None = opt.option("N", "Print the computation of row N of the map, key by key.", min=1)
     heads: bool = opt.switch("--heads", "Print a table of measures per attention head instead of the map.")
     serve: bool = opt.switch("--serve", "Serve the live page, to this machine only, until Ctrl-C.")
-    port: int | None = opt.option(
-        "P", f"Port of --serve; 0 selects a free port (default: {PORT}).", min=0, max=65535
-    )
+    port: int | None = opt.option("P", f"Port of --serve; 0 selects a free port (default: {PORT}).", min=0, max=65535)
     open_: bool = opt.switch("--open", "Open the page of --serve in the browser.")
     probe: Path | None = opt.option(
         "FILE", "Labeled texts for --serve, to show what linear probes read from each layer."
@@ -207,9 +193,7 @@ def look(
     view = View(look_at(user, request, folder))
     steps = None if options.query is None else view.steps(options.query - 1, *chosen)
     shows = steps or ("heads" if options.heads else "map" if out is None else "answer")
-    printed = (
-        json_text(view, *chosen, steps) if as_json else "\n".join(text_lines(view, *chosen, language, shows))
-    )
+    printed = json_text(view, *chosen, steps) if as_json else "\n".join(text_lines(view, *chosen, language, shows))
     if out is not None:
         view.save(out, *chosen, language)  # first: the reader of stdout may close it before its end
     print(printed)
@@ -249,9 +233,7 @@ def _check_family(user: User, given: dict[str, bool]) -> None:
     for name, families in OF_FAMILIES.items():
         if given[name] and family not in families:
             others = " and ".join(f"{_spoken(one)}s" for one in families)
-            raise typer.BadParameter(
-                f"{name} applies only to {others}, not to a {_spoken(family)}. Leave it out"
-            )
+            raise typer.BadParameter(f"{name} applies only to {others}, not to a {_spoken(family)}. Leave it out")
 
 
 def _spoken(family: str) -> str:

@@ -187,9 +187,7 @@ def _probability(found: Mapping[str, Any]) -> Localized:
     return sentence(f"look.log_prob{'.score' if 'score' in found else of_masked}", **found)
 
 
-def _heads_table(
-    view: View, stack: Stack | None, layer: int | None, head: int | None, language: Language
-) -> list[str]:
+def _heads_table(view: View, stack: Stack | None, layer: int | None, head: int | None, language: Language) -> list[str]:
     """Return the table of attention heads, filtered by stack, layer and head number if these are given."""
     from attendo.microscope.run_model import attention_paths
 
@@ -206,8 +204,7 @@ def _heads_table(
         view.map(stack).shown(layer, head)  # raises
     measures = {name: short for name, short in SHORT.items() if any(name in row for row in rows)}
     cells: list[list[str | float]] = [
-        [f"{names[row['path']]}.{row['head'] + 1}", *(_measure(row.get(name)) for name in measures)]
-        for row in rows
+        [f"{names[row['path']]}.{row['head'] + 1}", *(_measure(row.get(name)) for name in measures)] for row in rows
     ]
     path = rows[0]["path"]
     align = sentence("look.align") if "alignment" in measures else ""
@@ -321,9 +318,7 @@ def _label(piece: str) -> str:
     return isolated(fitted(visible(piece), LONGEST))
 
 
-def json_text(
-    view: View, stack: Stack | None, layer: int | None, head: int | None, steps: Steps | None = None
-) -> str:
+def json_text(view: View, stack: Stack | None, layer: int | None, head: int | None, steps: Steps | None = None) -> str:
     """Return the output of --json, in which the numbers of layers, heads and queries begin at 0."""
     shown = view.map(stack)
     layer = shown.sharpest_layer if layer is None else layer
@@ -347,9 +342,7 @@ def json_text(
     return json.dumps(facts, ensure_ascii=False)
 
 
-def rank(
-    user: User, folder: Path, file: Path, alignments: Path | None, as_json: bool, language: Language
-) -> int:
+def rank(user: User, folder: Path, file: Path, alignments: Path | None, as_json: bool, language: Language) -> int:
     """Measure how the log-probability of a file changes when a single head is switched off, and print the ranking."""
     from attendo.inference import Translator
     from attendo.inference.batch_files import Progress
@@ -362,9 +355,7 @@ def rank(
     links = None if alignments is None else _links(alignments, rows)
     screen = FileScreen("rank.batches", language)
     try:
-        found = importance(
-            user, rows, links=links, say=lambda done, of: screen.show(Progress(done, of, 0, {}))
-        )
+        found = importance(user, rows, links=links, say=lambda done, of: screen.show(Progress(done, of, 0, {})))
     finally:
         screen.line.clear()
     names = layer_names(attention_paths(user.model))

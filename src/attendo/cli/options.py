@@ -63,7 +63,7 @@ def bits_option() -> Any:
 
 def cache_bits_option() -> Any:
     """Return the Typer option for the bits of each key and value in the cache."""
-    words = "Bits of each key and value in a language model's cache: 32, 16 or 8 (default: 32 with --bits 32, else 16)."
+    words = "Bits of each key and value in a language model's cache: 32, 16 or 8 (default: 32 with --bits 32, otherwise 16)."
     return option("N", words, "--cache-bits")
 
 
@@ -192,11 +192,7 @@ class RayOptions(OptionGroup):
             device="cuda" if on_gpu else "cpu",
             threads=threads,
         )
-        files = {
-            f"{number}/{name}": (run / name).read_bytes()
-            for number, run in enumerate(runs)
-            for name in RUN_FILES
-        }
+        files = {f"{number}/{name}": (run / name).read_bytes() for number, run in enumerate(runs) for name in RUN_FILES}
         if shortlist is not None:
             files["shortlist"] = shortlist.read_bytes()
         with on_ray(make, files, Cluster(self.ray_address, self.ray_workers, threads, int(on_gpu))) as ahead:
@@ -210,9 +206,7 @@ UsingDevice = Annotated[
 ]
 Segmented = Annotated[
     Literal["sentence", "paragraph", "none"],
-    shared(
-        "UNIT", "Unit of translation: sentence, paragraph (a line) or none (the whole text).", "--segment"
-    ),
+    shared("UNIT", "Unit of translation: sentence, paragraph (a line) or none (the whole text).", "--segment"),
 ]
 
 
@@ -303,9 +297,7 @@ def drawing_of(given: Mapping[str, Any], n_texts: int, *, in_files: bool) -> tup
     return Drawing(config, alone=n_texts == 1), note
 
 
-def refuse(
-    way: str, others: Mapping[str, bool], settings: Sequence[str] = (), allowed: Sequence[str] = ()
-) -> None:
+def refuse(way: str, others: Mapping[str, bool], settings: Sequence[str] = (), allowed: Sequence[str] = ()) -> None:
     """Raise BadParameter if another given option, or an assignment of --set, cannot be combined with the option `way`.
 
     `allowed` contains the decoding settings that can be combined with the option.
@@ -330,9 +322,7 @@ def show(pieces: Iterator[str]) -> None:
 
 Folder = Annotated[Path, argument("DIR", "Run folder.")]
 Texts = Annotated[list[str] | None, argument("[TEXT]...", "Texts to process (default: the lines of stdin).")]
-Beam = Annotated[
-    int | None, shared("N", "Beam size; 1 is greedy search (default: as in the run, usually 4).")
-]
+Beam = Annotated[int | None, shared("N", "Beam size; 1 is greedy search (default: as in the run, usually 4).")]
 Penalty = Annotated[
     float | None,
     shared("A", "GNMT length penalty; 0 disables the penalty (default: as in the run)."),
@@ -364,14 +354,10 @@ class DataFiles(OptionGroup):
 JsonLines = Annotated[bool, switch("--json", "Print one JSON object per line.", default=...)]
 With = Annotated[
     list[Path] | None,
-    shared(
-        "DIR", "Further run folder, for an ensemble of runs with the same tokenizer; repeatable.", "--with"
-    ),
+    shared("DIR", "Further run folder, for an ensemble of runs with the same tokenizer; repeatable.", "--with"),
 ]
 Input = Annotated[Path | None, shared("F", "Input file, one text per line; can be .gz.", "--input")]
-Output = Annotated[
-    Path | None, shared("G", "Output file; to resume, run the same command again.", "--output")
-]
+Output = Annotated[Path | None, shared("G", "Output file; to resume, run the same command again.", "--output")]
 
 
 def make_ready(user: Translator | Generator) -> None:
@@ -394,9 +380,7 @@ def require_files(names: list[Path]) -> None:
                 require_file(file)
 
 
-def both_files(
-    source: Path | None, out: Path | None, others: bool, has_rows: bool = False
-) -> tuple[Path, Path] | None:
+def both_files(source: Path | None, out: Path | None, others: bool, has_rows: bool = False) -> tuple[Path, Path] | None:
     """Return the files of --input and --output, or None if both are missing.
 
     Raise BadParameter if only one of the two options is given, if `others` is true (texts are also given), or for a
@@ -417,9 +401,7 @@ def both_files(
     return source, out
 
 
-def file_done(
-    source: Path, out: Path, work: Work, request: Mapping[str, Any], notes: Mapping[str, str]
-) -> int:
+def file_done(source: Path, out: Path, work: Work, request: Mapping[str, Any], notes: Mapping[str, str]) -> int:
     """Process a file line by line, and return the exit code. After Ctrl-C or SIGTERM, the finished lines are kept.
 
     `request` contains the values on which the output depends, which must be the same when the command is resumed.
@@ -448,9 +430,7 @@ def file_done(
     return 0
 
 
-def serve_page(
-    run: Callable[[], None], stop: Callable[[], None], address: str, opens: bool, language: Language
-) -> int:
+def serve_page(run: Callable[[], None], stop: Callable[[], None], address: str, opens: bool, language: Language) -> int:
     """Print the address, serve a page until Ctrl-C (exit code 130) or SIGTERM (143), and return the exit code."""
     from attendo.training.run import stopping
 

@@ -33,19 +33,11 @@ class AcceleratorOptions(OptionGroup):
 
     accelerator: str = option("NAME", "Accelerator type: a100, h100, h200 or b200.", default="h100")
     accelerators: int | None = option("N", "Number of accelerators for an additional estimate.", min=1)
-    tokens: float | None = option(
-        "T", "Batch size over all accelerators, in tokens (default: as in the run).", min=1
-    )
-    mfu: float = option(
-        "U", "Assumed model FLOP/s utilization (MFU): share of the peak.", min=0.01, max=1, default=0.4
-    )
+    tokens: float | None = option("T", "Batch size over all accelerators, in tokens (default: as in the run).", min=1)
+    mfu: float = option("U", "Assumed model FLOP/s utilization (MFU): share of the peak.", min=0.01, max=1, default=0.4)
     flops: float | None = option("F", "Peak FLOP/s of an accelerator (default: from its data sheet).", min=1)
-    memory: float | None = option(
-        "B", "Memory of an accelerator, in bytes (default: from its data sheet).", min=1
-    )
-    bandwidth: float | None = option(
-        "B", "Network bytes/s in each direction (default: from the data sheet).", min=1
-    )
+    memory: float | None = option("B", "Memory of an accelerator, in bytes (default: from its data sheet).", min=1)
+    bandwidth: float | None = option("B", "Network bytes/s in each direction (default: from the data sheet).", min=1)
     per_node: int | None = option("N", "Number of accelerators per machine (default: 8).", min=1)
     latency: float | None = option("S", "Network latency in seconds (default: from the data sheet).", min=0)
 
@@ -60,9 +52,7 @@ class AcceleratorOptions(OptionGroup):
 @with_groups
 def plan(
     *,
-    task: str = argument(
-        "TASK", "Task, for example translation, as in `attendo train`.", default="translation"
-    ),
+    task: str = argument("TASK", "Task, for example translation, as in `attendo train`.", default="translation"),
     data: AnyOptions,
     chosen: SettingOptions,
     training: TrainingOptions,

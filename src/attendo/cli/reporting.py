@@ -114,9 +114,7 @@ def refuse_file_name(texts: list[str] | None, remedy: str, argument: str = "TEXT
     except (OSError, ValueError):  # the text is not a possible file name
         return
     if is_file:
-        raise typer.BadParameter(
-            f"{text!r} is a file, but {argument} must be a text. For its lines, {remedy}"
-        )
+        raise typer.BadParameter(f"{text!r} is a file, but {argument} must be a text. For its lines, {remedy}")
 
 
 def one_line(text: str) -> str:

@@ -238,9 +238,7 @@ def info(folder: Folder, as_json: OneJson = False) -> int:
     from attendo.runs.tracking import describe_run
 
     facts = describe_run(folder)
-    print(
-        json.dumps(facts, ensure_ascii=False, indent=1) if as_json else "\n".join(card_lines(folder, facts))
-    )
+    print(json.dumps(facts, ensure_ascii=False, indent=1) if as_json else "\n".join(card_lines(folder, facts)))
     return 0
 
 
@@ -250,9 +248,7 @@ PAGE, PICTURE = "report.html", "curves.png"
 def report(
     folders: list[Path] = argument("DIR...", "Run folders."),
     out: Path | None = option("FOLDER", "Output folder for the two files (default: the first run folder)."),
-    across: str = option(
-        "A", "Unit of the horizontal axis: step, minutes or cpu-minutes.", "--by", default="step"
-    ),
+    across: str = option("A", "Unit of the horizontal axis: step, minutes or cpu-minutes.", "--by", default="step"),
     language: Spoken = "en",
 ) -> int:
     """Draw the learning curves of runs in two files: report.html, which opens offline, and curves.png.

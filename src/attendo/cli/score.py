@@ -64,9 +64,7 @@ def shortlist(
     data: opt.DataFiles,
     out: Path = opt.option("G", "Output file for the shortlist.", default=...),
     per_token: int = opt.option("K", "Number of likely target tokens per source token.", min=1, default=50),
-    frequent: int = opt.option(
-        "N", "Number of frequent target tokens, which every text can use.", min=0, default=100
-    ),
+    frequent: int = opt.option("N", "Number of frequent target tokens, which every text can use.", min=0, default=100),
 ) -> int:
     """Write a list of the likely target tokens of each source token, for `attendo translate --shortlist`.
 

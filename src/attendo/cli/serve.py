@@ -37,12 +37,8 @@ class Limits(opt.OptionGroup):
     timeout: float = opt.option("S", "Timeout of a request, in seconds.", default=60.0)
     drain: float = opt.option("S", "Seconds that open requests have to finish after SIGTERM.", default=30.0)
     watch: float | None = opt.option("S", "Reload changed model files every S seconds (default: never).")
-    max_requests: int = opt.option(
-        "N", "Maximum number of open requests; others get status 429.", min=1, default=256
-    )
-    max_cost: int = opt.option(
-        "N", "Maximum total of tokens x beams x n in open requests.", min=1, default=1_500_000
-    )
+    max_requests: int = opt.option("N", "Maximum number of open requests; others get status 429.", min=1, default=256)
+    max_cost: int = opt.option("N", "Maximum total of tokens x beams x n in open requests.", min=1, default=1_500_000)
     max_body: int = opt.option("N", "Maximum size of a request, in bytes.", min=1, default=1 << 20)
     max_texts: int = opt.option("N", "Maximum number of texts per request.", min=1, default=256)
     max_characters: int = opt.option("N", "Maximum number of characters per text.", min=1, default=50_000)
@@ -59,12 +55,8 @@ def serve(
     port: int = opt.option("P", "Port to listen on; 0 selects a free port.", min=0, max=65535, default=8000),
     api_key_file: Path | None = opt.option("F", "File with API keys, one per line; # starts a comment."),
     no_key: bool = opt.switch("--no-key", "Allow requests without a key when --host is not loopback."),
-    source: str | None = opt.option(
-        "L", "Source language of runs without languages, for example en.", "--from"
-    ),
-    target: str | None = opt.option(
-        "L", "Target language of runs without languages, for example ja.", "--to"
-    ),
+    source: str | None = opt.option("L", "Source language of runs without languages, for example en.", "--from"),
+    target: str | None = opt.option("L", "Target language of runs without languages, for example ja.", "--to"),
     look: bool = opt.switch("--look", "Also serve the microscope of each model, at /look/NAME/."),
     page: bool = opt.switch("--page/--no-page", "Whether to serve the web page at the path /.", default=True),
     examples: bool | None = opt.switch(
@@ -72,9 +64,7 @@ def serve(
         "Whether pages and /v1/models show examples of the validation texts (default: only on loopback).",
         default=None,
     ),
-    cors: list[str] | None = opt.option(
-        "ORIGIN", "Web origin allowed by CORS, for example https://a.org; repeatable."
-    ),
+    cors: list[str] | None = opt.option("ORIGIN", "Web origin allowed by CORS, for example https://a.org; repeatable."),
     segment: opt.Segmented = "sentence",
     bits: Bits | None = opt.bits_option(),
     cache_bits: CacheBits | None = opt.cache_bits_option(),

@@ -30,17 +30,11 @@ Tables = dict[str, dict[str, Any]]
 Steps = Annotated[int | None, opt.shared("N", "Train for N updates in total.", min=1)]
 Epochs = Annotated[float | None, opt.shared("E", "Train for E epochs in total.")]
 Minutes = Annotated[float | None, opt.shared("M", "Train for M minutes in total, including preparation.")]
-CpuMinutes = Annotated[
-    float | None, opt.shared("M", "Train for M CPU-minutes in total, summed over all threads.")
-]
-Header = Annotated[
-    bool, opt.switch("--header", "Treat the first line of a .tsv file as a header.", default=...)
-]
+CpuMinutes = Annotated[float | None, opt.shared("M", "Train for M CPU-minutes in total, summed over all threads.")]
+Header = Annotated[bool, opt.switch("--header", "Treat the first line of a .tsv file as a header.", default=...)]
 
 
-ValidData = Annotated[
-    list[str] | None, opt.shared("F", "Validation data (default: part of the training data).")
-]
+ValidData = Annotated[list[str] | None, opt.shared("F", "Validation data (default: part of the training data).")]
 
 
 class DataOptions(opt.OptionGroup):
@@ -116,9 +110,7 @@ class TranslationOptions(PairOptions):
         "F", "Sentence pairs: a file, a folder or a pattern 'a/*.tsv' (.csv, .jsonl …)."
     )
     valid: ValidData = None
-    columns: str | None = opt.option(
-        "C", "Columns by name or number, for example source=en,target=ja or 1,2."
-    )
+    columns: str | None = opt.option("C", "Columns by name or number, for example source=en,target=ja or 1,2.")
     source_language: str | None = opt.option("en", "Source language, a BCP 47 code such as en.", "--from")
     target_language: str | None = opt.option("ja", "Target language, a BCP 47 code such as ja.", "--to")
     reverse: bool = opt.switch("--reverse", "Swap the source and target columns, but not --from and --to.")
@@ -188,13 +180,9 @@ class TalkOptions(DataOptions):
 
     train: Talks = None
     valid: ValidData = None
-    columns: str | None = opt.option(
-        "C", "Columns, for example question=q,answer=a or prompt=p,chosen=a,rejected=b."
-    )
+    columns: str | None = opt.option("C", "Columns, for example question=q,answer=a or prompt=p,chosen=a,rejected=b.")
     header: Header = False
-    show_loss_mask: int | None = opt.option(
-        "N", "Print which tokens of the first N rows are trained, and exit.", min=1
-    )
+    show_loss_mask: int | None = opt.option("N", "Print which tokens of the first N rows are trained, and exit.", min=1)
 
 
 @dataclass(frozen=True)
@@ -222,9 +210,7 @@ class SettingOptions(opt.OptionGroup):
     )
     config: Path | None = opt.option("F.toml", "File with settings; --print-config shows the format.")
     set_: list[str] | None = opt.option("K=V", "Setting, for example model.d_model=128; repeatable.", "--set")
-    init_from: Path | None = opt.option(
-        "DIR", "Run folder of a model to fine-tune (for LoRA, add --set lora.rank=8)."
-    )
+    init_from: Path | None = opt.option("DIR", "Run folder of a model to fine-tune (for LoRA, add --set lora.rank=8).")
 
     def joined(self, family: TaskSpec, options: Mapping[str, Any]) -> Tables:
         """Join the settings of the preset, the file, --set and the options, from lowest to highest priority.
@@ -266,9 +252,7 @@ class TrainingOptions(opt.OptionGroup):
 
     def settings(self) -> dict[str, Any]:
         """Return the options that are settings, as a dict with keys of the form "section.key"."""
-        ends = one_end(
-            steps=self.steps, epochs=self.epochs, minutes=self.minutes, cpu_minutes=self.cpu_minutes
-        )
+        ends = one_end(steps=self.steps, epochs=self.epochs, minutes=self.minutes, cpu_minutes=self.cpu_minutes)
         own = {"data.strict": self.strict or None, "training.seed": self.seed}
         return own | {f"training.{name}": value for name, value in ends.items()}
 
@@ -542,9 +526,7 @@ def resume(
     from attendo.training.run import Clock
 
     clock = Clock.of_process()
-    changes = one_end(
-        steps=steps, more_steps=more_steps, epochs=epochs, minutes=minutes, cpu_minutes=cpu_minutes
-    )
+    changes = one_end(steps=steps, more_steps=more_steps, epochs=epochs, minutes=minutes, cpu_minutes=cpu_minutes)
     from attendo.config import read_toml
     from attendo.runs.resume import resumed_run
 

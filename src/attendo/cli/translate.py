@@ -36,9 +36,7 @@ class TranslationLines:
     alignments: bool
     drawing: opt.Drawing | None = None
 
-    def __call__(
-        self, number: int, texts: list[str], counter: Counter | None = None
-    ) -> tuple[list[str], Counts[str]]:
+    def __call__(self, number: int, texts: list[str], counter: Counter | None = None) -> tuple[list[str], Counts[str]]:
         """Return the output of each line, and the counts for `notes`. With a counter, print unfinished translations."""
         counts = Counts[str]()
         found = self._found(number, texts)
@@ -130,19 +128,13 @@ def translate(
     beam: opt.Beam = None,
     n_best: int | None = opt.option("N", "Number of translations per input line, at most the beam size."),
     length_penalty: opt.Penalty = None,
-    longest: int | None = opt.option(
-        "N", "Maximum number of tokens per translated unit (default: as in training)."
-    ),
+    longest: int | None = opt.option("N", "Maximum number of tokens per translated unit (default: as in training)."),
     segment: opt.Segmented = "sentence",
     others: opt.With = None,
     bits: Bits | None = opt.bits_option(),
-    shortlist: Path | None = opt.option(
-        "F", "Shortlist file, which speeds up the translation of few texts at a time."
-    ),
+    shortlist: Path | None = opt.option("F", "Shortlist file, which speeds up the translation of few texts at a time."),
     prefix: str | None = opt.option("TEXT", "Required beginning of each translation, in whole words."),
-    alignments: bool = opt.switch(
-        "--alignments", "Append a tab and the token alignment to each output line."
-    ),
+    alignments: bool = opt.switch("--alignments", "Append a tab and the token alignment to each output line."),
     draw: opt.DrawOptions,
     stream: bool = opt.switch("--stream", "Print the greedy translation of one TEXT while it is generated."),
     set_: list[str] | None = opt.option(
@@ -194,9 +186,7 @@ def translate(
     if stream:
         opt.refuse_if(len(texts or []) != 1, "--stream requires exactly one TEXT on the command line")
         shown = {"--temperature": drawing is not None, "--json": as_json, "--alignments": alignments}
-        opt.refuse(
-            "--stream", searched | {"--beam": beam not in (None, 1)} | shown, set_ or [], opt.OF_STREAMS
-        )
+        opt.refuse("--stream", searched | {"--beam": beam not in (None, 1)} | shown, set_ or [], opt.OF_STREAMS)
     cluster.check(files is not None, bits, machine.device)
     loading = dataclasses.replace(machine, device="cpu") if cluster.ray else machine
     translator = Translator.load(folder, loading.chosen(bits), others or (), bits)

@@ -122,9 +122,7 @@ def trial_lines(found: Trial) -> Iterator[str]:
     yield from table_lines(("", "mean", "difference from A", "95% interval", "seeds", "verdict"), rows)
     for start in range(0, len(outcomes), AT_ONCE):
         part = outcomes[start : start + AT_ONCE]
-        scores = [
-            [str(seed), *(_said(found, one.scores.get(seed)) for one in part)] for seed in found.plan["seeds"]
-        ]
+        scores = [[str(seed), *(_said(found, one.scores.get(seed)) for one in part)] for seed in found.plan["seeds"]]
         yield from ("", *table_lines(("seed", *(one.name for one in part)), scores))
     yield ""
     if (n := len(outcomes) - 1) > 1:

@@ -99,9 +99,7 @@ class EpochRows(Sequence[Rows]):
         last, batches = self._last
         if last != number:
             shard = self._shard
-            parts = [
-                np.arange(i * shard, min((i + 1) * shard, self._n_rows)) for i in sorted(self._groups[number])
-            ]
+            parts = [np.arange(i * shard, min((i + 1) * shard, self._n_rows)) for i in sorted(self._groups[number])]
             # the seed has one more number than that of the shard order, so the two are independent
             random = np.random.default_rng((*self._seeds, len(self._seeds), number))
             batches = self._cut(np.concatenate(parts), random)

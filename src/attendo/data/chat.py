@@ -147,9 +147,7 @@ class ChatTemplate:
                     pieces = tokenizer.encode_on(text) if going_on else tokenizer.encode(text)
                     counts = counts[:1] * len(pieces)
                 else:
-                    places = [
-                        counted for piece, counted in zip(pieces, counts, strict=True) for _ in str(piece)
-                    ]
+                    places = [counted for piece, counted in zip(pieces, counts, strict=True) for _ in str(piece)]
                     pieces, spans = tokenizer.encode_spans(text, going_on)
                     counts = [any(places[start:end]) for start, end in spans]
             ids += map(int, pieces)
@@ -189,9 +187,7 @@ class ChatTemplate:
         def frozen(value: Any) -> Any:
             if isinstance(value, list):
                 return tuple(map(frozen, value))
-            if not isinstance(value, dict | bool | str) and not (
-                type(value) is int and 0 <= value < vocab_size
-            ):
+            if not isinstance(value, dict | bool | str) and not (type(value) is int and 0 <= value < vocab_size):
                 raise ValueError(f"{str(value)[:20]} is not a token id or text")
             return value
 
@@ -202,9 +198,7 @@ class ChatTemplate:
             if template.end_id not in template.assistant[1]:
                 raise ValueError("the assistant's turn has no end mark")
         except (TypeError, ValueError) as error:
-            raise AttendoError(
-                f"the chat template is damaged ({str(error)[:80]}). Restore the file"
-            ) from None
+            raise AttendoError(f"the chat template is damaged ({str(error)[:80]}). Restore the file") from None
         return template
 
 
@@ -295,9 +289,7 @@ def marked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
         if part in marks:
             ids.append(marks[part])
         elif part:
-            ids += (
-                tokenizer.encode_on(part) if ids and not tokenizer.chat.prefixed else tokenizer.encode(part)
-            )
+            ids += tokenizer.encode_on(part) if ids and not tokenizer.chat.prefixed else tokenizer.encode(part)
     begin = tokenizer.specials.prompt([])
     has_begin = list(tokenizer.chat.start[: len(begin)]) == begin  # ChatML, for example, has no begin token
     return [*begin, *ids] if has_begin and ids[: len(begin)] != begin else ids

@@ -105,9 +105,7 @@ class ChatData(RowData):
     def source(self, file: Path, columns: str | None = None, header: bool | None = None) -> LabelledSource:
         given = self.columns if columns is None else columns
         if given and "," not in given and self.form is not PREFERENCES:
-            return LabelledSource(
-                file, (given.strip(),), self.header if header is None else header, self.form
-            )
+            return LabelledSource(file, (given.strip(),), self.header if header is None else header, self.form)
         return super().source(file, columns, header)
 
 
@@ -149,9 +147,7 @@ class ChatCorpus(SourceCorpus):
         rows = itertools.islice(self.rows(), TOKENIZER_ROWS)
         return (content for row in rows for _, content in versions(row)[0])
 
-    def material(
-        self, tokenizer: Tokenizer, context: int, rows: Sequence[LabelledRow] | None = None
-    ) -> "ChatDataset":
+    def material(self, tokenizer: Tokenizer, context: int, rows: Sequence[LabelledRow] | None = None) -> "ChatDataset":
         """Return the training conversations, or the given validation rows, as token ids from a store in the cache.
 
         Conversations with more than `context` tokens are left out, and their number is printed. Raises AttendoError if

@@ -67,9 +67,7 @@ class PairSource:
                 "many files, give a folder or a quoted pattern, for example 'shards/*.tsv'"
             )
         if len(self.files) == 2 and (self.columns or self.header):
-            raise AttendoError(
-                f"{self.name}: two parallel files have no columns. Remove `columns` and `header`"
-            )
+            raise AttendoError(f"{self.name}: two parallel files have no columns. Remove `columns` and `header`")
 
     @property
     def name(self) -> str:
@@ -105,13 +103,9 @@ def parse_columns(text: str, roles: tuple[str, ...] = PAIR) -> Columns:
     >>> parse_columns("target=ja,source=en"), parse_columns("1,3")
     (('en', 'ja'), ('1', '3'))
     """
-    forms = (
-        f"{','.join(f'{role}=NAME' for role in roles)} or {','.join(str(i + 1) for i in range(len(roles)))}"
-    )
+    forms = f"{','.join(f'{role}=NAME' for role in roles)} or {','.join(str(i + 1) for i in range(len(roles)))}"
     parts = [part.strip() for part in text.split(",")]
-    named = {
-        role.strip(): name.strip() for role, mark, name in (part.partition("=") for part in parts) if mark
-    }
+    named = {role.strip(): name.strip() for role, mark, name in (part.partition("=") for part in parts) if mark}
     if len(named) == len(parts) and set(named) == set(roles):
         columns = tuple(named[role] for role in roles)
     elif not named and len(parts) == len(roles):
@@ -168,9 +162,7 @@ def read_rows(
     yield from _counted_rows(parts, wanted, strict, row_report)
 
 
-def read_pairs(
-    source: PairSource, strict: bool = False, row_report: RowReport | None = None
-) -> Iterator[Pair]:
+def read_pairs(source: PairSource, strict: bool = False, row_report: RowReport | None = None) -> Iterator[Pair]:
     """Yield the usable sentence pairs as (line number, source text, target text).
 
     Args:
@@ -235,9 +227,7 @@ def read_lines(
         yield number, fields[0]
 
 
-def read_with_kept(
-    path: Path, column: str | None, kept: Columns, header: bool, row_report: RowReport
-) -> Iterator[Row]:
+def read_with_kept(path: Path, column: str | None, kept: Columns, header: bool, row_report: RowReport) -> Iterator[Row]:
     """Yield every row of a table: its text, then the unchanged fields of the columns `kept`.
 
     All fields of an unreadable row are empty. Raises AttendoError in the same cases as `read_rows`.
@@ -270,9 +260,7 @@ def _counted_rows(
             row_report.read += 1
             known = () if isinstance(fields, RowError) else fields
             n_needed = len(known) - n_kept
-            row_error = (
-                fields if isinstance(fields, RowError) else _field_error(known[:n_needed], wanted, keep_empty)
-            )
+            row_error = fields if isinstance(fields, RowError) else _field_error(known[:n_needed], wanted, keep_empty)
             if row_error is None:
                 row_report.used += 1
                 yield Row(start + number, known)

@@ -107,9 +107,7 @@ class RowCorpus(Corpus[Any], Generic[RowT]):
     def identifying_texts(self) -> Iterator[str]:
         return map(self.text_of, () if self.embedded else self.rows())
 
-    def _validation(
-        self, most: int, left_out: dict[str, Callable[[RowT], bool]]
-    ) -> tuple[list[RowT], list[RowT]]:
+    def _validation(self, most: int, left_out: dict[str, Callable[[RowT], bool]]) -> tuple[list[RowT], list[RowT]]:
         """Return up to `most` rows for each evaluation (0: all) and the rows for the final choice of a checkpoint.
 
         Rows that meet a condition of `left_out` are not used, unless all rows meet it. The keys are the reasons.
@@ -129,9 +127,7 @@ class RowCorpus(Corpus[Any], Generic[RowT]):
         each, final = rows[::step], rows[::last]
         if len(each) < len(final):
             at_end = "all" if last == 1 else f"{len(final):,}"
-            self.say(
-                f"{len(each):,} of {len(rows):,} {noun}s are used at each evaluation, {at_end} at the end"
-            )
+            self.say(f"{len(each):,} of {len(rows):,} {noun}s are used at each evaluation, {at_end} at the end")
         return each, final
 
     def _all_validation(self) -> Iterator[RowT]:

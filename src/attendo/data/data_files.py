@@ -83,9 +83,7 @@ def require_file(path: Path) -> None:
     if not path.exists():
         raise AttendoError(f"{path}: no such file; check the path")
     if not path.is_file():
-        raise AttendoError(
-            f"{path} is not a regular file. Data is read more than once, so save it to a file first"
-        )
+        raise AttendoError(f"{path} is not a regular file. Data is read more than once, so save it to a file first")
 
 
 @contextmanager
@@ -99,13 +97,9 @@ def open_binary(path: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
         with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as stream:
             yield stream
     except EOFError:
-        raise AttendoError(
-            f"{path} is truncated: its gzip data ends too early. Copy or download it again"
-        ) from None
+        raise AttendoError(f"{path} is truncated: its gzip data ends too early. Copy or download it again") from None
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise AttendoError(
-            f"{path} is not a valid gzip file ({error}). Copy it again, or rename it"
-        ) from None
+        raise AttendoError(f"{path} is not a valid gzip file ({error}). Copy it again, or rename it") from None
 
 
 def physical_lines(path: Path, keep_ends: bool = False) -> Iterator[tuple[int, bytes | None]]:
@@ -121,9 +115,7 @@ def physical_lines(path: Path, keep_ends: bool = False) -> Iterator[tuple[int, b
                 if chunk.startswith((b"\xff\xfe", b"\xfe\xff")):
                     raise AttendoError(f"{path} is UTF-16 (expected UTF-8). Save it as UTF-8")
                 if chunk.startswith(b"PK\x03\x04"):
-                    raise AttendoError(
-                        f"{path} is a zip archive, perhaps a renamed spreadsheet. Rename it to .xlsx"
-                    )
+                    raise AttendoError(f"{path} is a zip archive, perhaps a renamed spreadsheet. Rename it to .xlsx")
                 chunk = chunk.removeprefix(_BOM)
             if chunk.endswith(b"\n"):
                 line = chunk[:-2] if chunk.endswith(b"\r\n") else chunk[:-1]

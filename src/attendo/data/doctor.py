@@ -149,9 +149,7 @@ def filtered(pairs: Iterable[Pair], report: Report, row_report: RowReport) -> It
         number = pair[0]
         if number >= len(report.verdicts):
             if report.drop:
-                raise AttendoError(
-                    f"{row_report.place(number)}: the file changed while it was examined. Start again"
-                )
+                raise AttendoError(f"{row_report.place(number)}: the file changed while it was examined. Start again")
             yield pair
         elif verdict := report.verdicts[number]:
             row_report.drop(number, CHECKS[verdict - 1].reason)
@@ -209,9 +207,7 @@ def _hashes(batch: list[Pair]) -> np.ndarray:
     records["line"] = numbers
     for side, texts in (("source", sources), ("target", targets)):
         records[side] = np.fromiter(map(hash, texts), np.int64, len(batch))
-        records[f"near_{side}"] = np.fromiter(
-            (hash(_letters_only(text)) for text in texts), np.int64, len(batch)
-        )
+        records[f"near_{side}"] = np.fromiter((hash(_letters_only(text)) for text in texts), np.int64, len(batch))
         records[f"{side}_length"] = np.fromiter(map(len, texts), np.int64, len(batch))
     return records
 

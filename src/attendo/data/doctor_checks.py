@@ -126,9 +126,7 @@ class Statistics:
 
     def is_reverse_of(self, other: "Statistics") -> bool:
         """Return whether source and target are swapped in comparison with `other`, judged by scripts or letters."""
-        scripts, theirs = [
-            [rows.usual_script(side)[0] for side in ("source", "target")] for rows in (self, other)
-        ]
+        scripts, theirs = [[rows.usual_script(side)[0] for side in ("source", "target")] for rows in (self, other)]
         by_script = all(theirs) and theirs[0] != theirs[1] and scripts == theirs[::-1]
         return by_script or self.n_swapped > USUAL_SHARE * self.n_rows
 
@@ -225,9 +223,7 @@ class Comparison:
         }
 
 
-def later_rows(
-    records: np.ndarray, outer: tuple[str, ...], inner: tuple[str, ...]
-) -> tuple[np.ndarray, np.ndarray]:
+def later_rows(records: np.ndarray, outer: tuple[str, ...], inner: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Return two bool arrays `[rows]`: rows that repeat an earlier row in all keys, and variants of an earlier row.
 
     A group is all rows with equal outer keys. In a group, the variants are the first rows of each further combination

@@ -24,18 +24,14 @@ def pairs(n: int, split: Split) -> list[tuple[str, str]]:
     True
     """
     if n > SIZES[split]:
-        raise AttendoError(
-            f"the corpus forecasts has {SIZES[split]:,} {split} pairs, not {n:,}. Use fewer pairs"
-        )
+        raise AttendoError(f"the corpus forecasts has {SIZES[split]:,} {split} pairs, not {n:,}. Use fewer pairs")
     path = files("attendo.data") / "forecast_pairs" / f"{split}.tsv.gz"
     with path.open("rb") as packed, TextIOWrapper(gzip.GzipFile(fileobj=packed), encoding="utf-8") as lines:
         rows = (line.rstrip("\n").split("\t") for line in islice(lines, n))
         return [(english, japanese) for english, japanese in rows]
 
 
-def nearest_neighbor_baseline(
-    train_pairs: Sequence[tuple[str, str]], test_pairs: Sequence[tuple[str, str]]
-) -> float:
+def nearest_neighbor_baseline(train_pairs: Sequence[tuple[str, str]], test_pairs: Sequence[tuple[str, str]]) -> float:
     """Return the share of test pairs whose target equals the target of the training pair with the most similar source.
 
     Memorizing training pairs achieves this score. Similarity is the cosine of TF-IDF vectors over words and word pairs.

@@ -78,17 +78,13 @@ def pick_columns(path: Path, names: Sequence[str], wanted: Wanted) -> list[int]:
     for column in columns:
         if column.isdecimal():
             if int(column) > len(names):
-                raise AttendoError(
-                    f"{path} has no column {column}, only {len(names)} ({found}). Fix {option}"
-                )
+                raise AttendoError(f"{path} has no column {column}, only {len(names)} ({found}). Fix {option}")
             picks.append(int(column) - 1)
         elif names.count(column) == 1:
             picks.append(list(names).index(column))
         else:
             trouble = "no column" if column not in names else "more than one column"
-            raise AttendoError(
-                f"{path} has {trouble} {column!r} (found: {found}). Fix {option}, or use column numbers"
-            )
+            raise AttendoError(f"{path} has {trouble} {column!r} (found: {found}). Fix {option}, or use column numbers")
     return picks
 
 
@@ -252,16 +248,11 @@ def read_parquet(path: Path, wanted: Wanted) -> Iterator[RawRow]:
             options = {"pre_buffer": False, "buffer_size": 1 << 16}
             plain = pyarrow.parquet.ParquetFile(stream, **options)
             names, inflated = list(plain.schema_arrow.names), _inflated(plain.metadata)
-            file = stack.enter_context(
-                pyarrow.parquet.ParquetFile(stream, **options, read_dictionary=inflated)
-            )
+            file = stack.enter_context(pyarrow.parquet.ParquetFile(stream, **options, read_dictionary=inflated))
             picked = [names[i] for i in pick_columns(path, names, wanted)]
             forms = [as_text if i < len(wanted.roles) else as_kept for i in range(len(picked))]
             for batch in file.iter_batches(batch_size=256, columns=list(dict.fromkeys(picked))):
-                values = [
-                    _parquet_column(batch.column(name), form)
-                    for name, form in zip(picked, forms, strict=True)
-                ]
+                values = [_parquet_column(batch.column(name), form) for name, form in zip(picked, forms, strict=True)]
                 for row in zip(*values, strict=True):
                     number += 1
                     yield number, _fields_or_error(list(row))
@@ -400,9 +391,7 @@ def as_kept(value: Any) -> str:
     text = as_text(value)
     if isinstance(text, str):
         return text
-    return (
-        json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else str(value)
-    )
+    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else str(value)
 
 
 def _inflated(metadata: Any) -> list[str]:

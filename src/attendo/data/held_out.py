@@ -39,9 +39,7 @@ class HeldOut:
 
 def source_hash(source: str) -> int:
     """Return a 64-bit hash of a text (BLAKE2b), which is the same in every process and on every machine."""
-    return int.from_bytes(
-        hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big"
-    )
+    return int.from_bytes(hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
 def held_out(

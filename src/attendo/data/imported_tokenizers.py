@@ -80,9 +80,7 @@ def require_bounded(document: Mapping[str, Any]) -> None:
     """Raise AttendoError if a tokenizer can expand short texts without limit, or if the library cannot run it."""
     growth = 1
     used, known = set[str](), set[str]()
-    for part in _tables(
-        {name: part for name, part in document.items() if name not in ("model", "added_tokens")}
-    ):
+    for part in _tables({name: part for name, part in document.items() if name not in ("model", "added_tokens")}):
         if part.get("type") == "Replace":
             growth *= max(1, len(str(part.get("content")))) + 1  # a pattern can match empty text
         known |= {*part.get("special_tokens", ())}
@@ -140,9 +138,7 @@ class _Side:
     def _known(self, found: Encoding) -> list[int]:
         """Return the ids of a text that contains a subword unknown to the library."""
         pairs = zip(found.ids, found.tokens, strict=True)
-        return [
-            self._others.get(piece, self._id(i)) if i == self._unknown else self._id(i) for i, piece in pairs
-        ]
+        return [self._others.get(piece, self._id(i)) if i == self._unknown else self._id(i) for i, piece in pairs]
 
     def _id(self, i: int) -> int:
         return i if self._ids is None else self._ids[i]
@@ -164,13 +160,9 @@ class ImportedTokenizer(Tokenizer):
             document = json.loads(text)
             chat = document.pop("chat", None)
             if unknown := sorted(document.keys() ^ _KEYS):
-                raise AttendoError(
-                    f"a tokenizer file of an imported model: {unknown[0]} is missing or unknown"
-                )
+                raise AttendoError(f"a tokenizer file of an imported model: {unknown[0]} is missing or unknown")
             if document["attendo_tokenizer"] != FORMAT:
-                raise AttendoError(
-                    f"unknown tokenizer format {document['attendo_tokenizer']!r}. Upgrade attendo"
-                )
+                raise AttendoError(f"unknown tokenizer format {document['attendo_tokenizer']!r}. Upgrade attendo")
             if not 0 < (size := int(document["vocab_size"])) < MOST_IDS:
                 raise AttendoError(f"vocab_size={str(size)[:40]} is not a valid vocabulary size. {_REMEDY}")
             self.vocab_size = size
@@ -334,9 +326,7 @@ def _specials(table: Mapping[str, Any], vocab_size: int) -> SpecialTokens:
         ids = all(type(i) is int and least <= i < vocab_size for part in lists for i in part)
         if not ids or not len(lists) == len(parts) == 1 + is_pair:
             wanted = "a list of ids" if is_list else "an id"
-            raise AttendoError(
-                f"specials.{name}={value} must be {wanted} in a vocabulary of {vocab_size}. {_REMEDY}"
-            )
+            raise AttendoError(f"specials.{name}={value} must be {wanted} in a vocabulary of {vocab_size}. {_REMEDY}")
         found = tuple(map(tuple, lists))
         given[name] = found if is_pair else found[0] if is_list else value
     if not given["begin"]:

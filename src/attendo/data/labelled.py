@@ -159,9 +159,7 @@ class PairEncoder:
         return [[*a, *separator, *b] for a, b in zip(first, second, strict=True)]
 
 
-def count_labels(
-    rows: Iterable[LabelledRow], name: str, row_report: RowReport | None = None
-) -> dict[str, int]:
+def count_labels(rows: Iterable[LabelledRow], name: str, row_report: RowReport | None = None) -> dict[str, int]:
     """Count the rows of each label, and return the counts sorted by label.
 
     Raises AttendoError for fewer than two labels, for a column of nearly unique values, and for a header read as a row.

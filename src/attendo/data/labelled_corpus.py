@@ -280,9 +280,7 @@ class LabelledCorpus(SourceCorpus):
         """The number of training rows per label. The first access prints the row report."""
         row_report = RowReport(self._source.name)
         every = count_labels(self._reported_rows(row_report), self._source.name, row_report)
-        counts = (
-            every if self.held is None else dict.fromkeys(every, 0) | Counter(r.label for r in self.rows())
-        )
+        counts = every if self.held is None else dict.fromkeys(every, 0) | Counter(r.label for r in self.rows())
         if empty := [label for label, count in counts.items() if not count]:
             [message] = self._rare(empty[:1], "no row is left for training with", counts)
             raise AttendoError(f"{message}, or give a validation file with `valid`")
@@ -351,9 +349,7 @@ class LabelledCorpus(SourceCorpus):
         store = labelled_store(self.rows(row_report), row_report, self._classes(tokenizer), encoder, key)
         weights = None if several else class_weights(list(self.counts.values()), data.class_weights)
         kind = self.per_token, self.decisions, data.contrastive
-        material = LabelledDataset(
-            store, data.long_texts, weights, data.token_dropout, tokenizer.specials, *kind
-        )
+        material = LabelledDataset(store, data.long_texts, weights, data.token_dropout, tokenizer.specials, *kind)
         if material.n_long:
             self.say(data.long_texts.summary(material.n_long, material.n_rows))
         if weights is not None:
@@ -497,9 +493,7 @@ class MultiLabelData(LabelledData):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.class_weights != "auto" or self.contrastive:
-            raise ValueError(
-                "class_weights and contrastive require one label per text. Leave out both settings"
-            )
+            raise ValueError("class_weights and contrastive require one label per text. Leave out both settings")
 
 
 class NumberData(MultiLabelData):

@@ -74,9 +74,7 @@ class PairData:
         """Return the test and validation files. A training pair is a leak if its source text occurs in these files."""
         return [source for source in (self.test_source(), self.validation_source()) if source is not None]
 
-    def source(
-        self, files: Sequence[Path], columns: str | None = None, header: bool | None = None
-    ) -> PairSource:
+    def source(self, files: Sequence[Path], columns: str | None = None, header: bool | None = None) -> PairSource:
         """Return the location of other pairs in the run's direction. By default, columns and header are as in training.
 
         If `columns` is given, it names the columns of source and target in that direction, and `reverse` is ignored.
@@ -277,8 +275,7 @@ class PairCorpus(RowCorpus[Pair]):
             self.say(f"{plural(left_out[1], 'pair')} with more than {max_tokens:,} tokens skipped ({lines})")
         if not len(store):
             raise AttendoError(
-                f"{row_report.file}: no pair has {max_tokens:,} tokens or fewer. Raise data.max_tokens, or "
-                "split texts"
+                f"{row_report.file}: no pair has {max_tokens:,} tokens or fewer. Raise data.max_tokens, or split texts"
             )
         return store
 

@@ -257,6 +257,4 @@ class RowReport:
         return REASONS.get(reason, ("remove `drop`, or name fewer checks", ""))[0].format(option=self.option)
 
     def _reasons(self) -> str:
-        return ", ".join(
-            f"{e.count:,} {reason}: {self.places(e.lines, e.count)}" for reason, e in self.skipped.items()
-        )
+        return ", ".join(f"{e.count:,} {reason}: {self.places(e.lines, e.count)}" for reason, e in self.skipped.items())

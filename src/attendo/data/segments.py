@@ -81,8 +81,7 @@ def _beginnings(texts: Iterable[str]) -> tuple[str, ...]:
         sorted(
             word
             for word, times in first.items()
-            if word[0].isupper()
-            and times >= max(_LEAST_ROWS, _SHARE_OF_ROWS * n, _SHARE_OF_USES * every[word])
+            if word[0].isupper() and times >= max(_LEAST_ROWS, _SHARE_OF_ROWS * n, _SHARE_OF_USES * every[word])
         )
     )
 
@@ -103,17 +102,13 @@ _FULL_PAUSES: Final = "、，､；：،؛፣፤༌།―"
 _BREAKS: Final = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _LINE_BREAKS: Final = frozenset(_BREAKS)
 _SPACES: Final = re.compile(r"\s+")
-_MAYBE_ENDS: Final = re.compile(
-    rf"[{_STOPS}{_BREAKS}][^{_STOPS}{_BREAKS}]*[^{_STOPS}{_BREAKS}{_CLOSING}{_QUOTES}\s]"
-)
+_MAYBE_ENDS: Final = re.compile(rf"[{_STOPS}{_BREAKS}][^{_STOPS}{_BREAKS}]*[^{_STOPS}{_BREAKS}{_CLOSING}{_QUOTES}\s]")
 _MARKS: Final = re.compile(
     rf"(?P<stop>[{_STOPS}]+)(?P<closed>(?:[{_CLOSING}{_QUOTES}*_]|\s»(?=\s|$))*)"
     rf"|(?P<pause>[{_PAUSES}{_FULL_PAUSES}])|(?P<space>\s+)|[{re.escape(_OPENING)}{_CLOSING}]"
 )
 _GAP: Final = re.compile(r"\s*")
-_BEGINNING: Final = re.compile(
-    rf"[{re.escape(_OPENING)}{_QUOTES}¿¡*_–—-]*(?:(?<=[–—-])\s)?(?P<first>.?)", re.DOTALL
-)
+_BEGINNING: Final = re.compile(rf"[{re.escape(_OPENING)}{_QUOTES}¿¡*_–—-]*(?:(?<=[–—-])\s)?(?P<first>.?)", re.DOTALL)
 _TOKENIZED: Final = 0.2  # share of spaces above which a text has spaces between words, in any script
 _HIRAGANA: Final = re.compile("[\u3041-\u309f、，,]")  # continues a sentence after a quotation
 _WORD: Final = re.compile(r"[^\s(\[{\"'“‘«„/–—-]*\Z")
@@ -224,9 +219,7 @@ def split_text(
     found = _segments(text, _line_cuts(text) if segment == "paragraph" else ())
     found = _finer(
         found,
-        lambda unit: (
-            _sentence_cuts(unit, beginnings) if segment == "sentence" or n_tokens(unit) > limit else ()
-        ),
+        lambda unit: _sentence_cuts(unit, beginnings) if segment == "sentence" or n_tokens(unit) > limit else (),
     )
     return _finer(found, lambda sentence: _fitted(sentence, limit, n_tokens))
 

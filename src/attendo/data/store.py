@@ -291,9 +291,7 @@ def _write_rows(
         writers = [_TokenRowsWriter(folder, prefix, dtype, files) for prefix in encoders]
         while chunk := list(itertools.islice(remaining, _CHUNK)):
             row_numbers, *texts = zip(*chunk, strict=True)
-            encoded = [
-                encoder.encode_batch(column) for encoder, column in zip(encoders.values(), texts, strict=True)
-            ]
+            encoded = [encoder.encode_batch(column) for encoder, column in zip(encoders.values(), texts, strict=True)]
             every = list(zip(row_numbers, *encoded, strict=True))
             kept = [row for row in every if max_tokens is None or max(map(len, row[1:])) <= max_tokens]
             n_left_out += len(every) - len(kept)

@@ -58,9 +58,7 @@ def parse_spans(value: str, text: str) -> list[Span] | RowError:
         start, end, label = parts
         inside = text[start:end]
         if not 0 <= start < end <= len(text):
-            return RowError(
-                "invalid spans", f"{parts} is not within the {len(text):,} characters of the text"
-            )
+            return RowError("invalid spans", f"{parts} is not within the {len(text):,} characters of the text")
         if not inside.strip() or not label.strip():
             return RowError("invalid spans", f"{parts} has no {'text' if label.strip() else 'label'}")
         start += len(inside) - len(inside.lstrip())
@@ -255,9 +253,7 @@ def dictionary_spans(text: str, borders: Borders, known: Mapping[str, str]) -> l
     for first, (start, _) in enumerate(borders):
         if found and start < found[-1].end:
             continue
-        ends = itertools.takewhile(
-            lambda end, start=start: end <= start + longest, (e for _, e in borders[first:])
-        )
+        ends = itertools.takewhile(lambda end, start=start: end <= start + longest, (e for _, e in borders[first:]))
         if best := max((end for end in ends if text[start:end] in known), default=0):
             found.append(Span(start, best, known[text[start:best]]))
     return found

@@ -152,9 +152,7 @@ def standard_library(part: Part) -> TextSource:
     return TextSource(tuple(chosen), tolerant=True, label=f"{STDLIB} ({part})")
 
 
-def read_documents(
-    source: TextSource, strict: bool = False, reading: Reading | None = None
-) -> Iterator[Chunk]:
+def read_documents(source: TextSource, strict: bool = False, reading: Reading | None = None) -> Iterator[Chunk]:
     """Read documents, and yield their text in chunks.
 
     Together, the chunks of a document contain its whole text. If possible, a chunk begins at a space or a new line. The
@@ -191,9 +189,7 @@ def _library_files(folder: Path) -> list[Path]:
         folders[:] = [name for name in folders if name not in _NO_SOURCE]
         inside = Path(place).relative_to(folder)
         # _sysconfigdata contains the build settings of this Python, not source code
-        found += [
-            inside / name for name in names if name.endswith(".py") and not name.startswith("_sysconfigdata")
-        ]
+        found += [inside / name for name in names if name.endswith(".py") and not name.startswith("_sysconfigdata")]
     return sorted(found, key=Path.as_posix)
 
 

@@ -203,9 +203,7 @@ class TokenStream:
         return chosen
 
 
-def token_stream(
-    chunks: Iterable[Chunk], tokenizer: Tokenizer, key: str, cache: Path | None = None
-) -> TokenStream:
+def token_stream(chunks: Iterable[Chunk], tokenizer: Tokenizer, key: str, cache: Path | None = None) -> TokenStream:
     """Return the token stream with this key from the cache, and build it first if it is missing or damaged.
 
     Raises AttendoError if the cache cannot be written.
@@ -231,9 +229,7 @@ def _drawn(n_documents: int, most: int) -> Counts:
     return random.choice(n_documents, min(n_documents, most), replace=False)
 
 
-def _encoded(
-    chunks: Iterable[Chunk], tokenizer: Tokenizer
-) -> Iterator[tuple[NDArray[Any], Counts, Counts, Counts]]:
+def _encoded(chunks: Iterable[Chunk], tokenizer: Tokenizer) -> Iterator[tuple[NDArray[Any], Counts, Counts, Counts]]:
     """Yield the contents of a stream's files part by part: the next ids, offsets, byte counts and character counts."""
     dtype = id_type(tokenizer.vocab_size)
     end = open_bytes = open_characters = 0
@@ -332,9 +328,7 @@ def require_window(stream: TokenStream, context: int, name: str) -> None:
         )
 
 
-def window_batch(
-    stream: TokenStream, starts: Rows, ends: Rows, ids: Rows, specials: SpecialTokens = OWN
-) -> Batch:
+def window_batch(stream: TokenStream, starts: Rows, ends: Rows, ids: Rows, specials: SpecialTokens = OWN) -> Batch:
     """Return the windows between positions `starts[i]` and `ends[i]` as a batch, padded at the end.
 
     The inputs are `token_ids` `[windows context]` and, only if a window contains several documents, `segments` with the

@@ -142,9 +142,7 @@ def _pieces(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
     """Train BPE or Unigram in two passes: count the characters, then learn subwords of the frequent characters."""
     size = config.vocab_size
     if size is None:
-        raise AttendoError(
-            f"a {config.kind} tokenizer requires a size. Set tokenizer.vocab_size, for example to 8000"
-        )
+        raise AttendoError(f"a {config.kind} tokenizer requires a size. Set tokenizer.vocab_size, for example to 8000")
     counts: Counter[str] = Counter()
     with tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8", newline="\n") as file:
         for text in texts:
@@ -391,9 +389,7 @@ def _candidates(words: Mapping[str, int], most: int) -> tuple[Lattice, list[str]
         examples = at[example[kept]]
         stays = kept[numbers]
         at, numbers = at[stays], (np.cumsum(kept) - 1)[numbers[stays]]
-        edges.append(
-            (node[at], node[at] + length, len(pieces) + numbers, node[at] - first[word[at]] + length)
-        )
+        edges.append((node[at], node[at] + length, len(pieces) + numbers, node[at] - first[word[at]] + length))
         scores.append(total[kept] * length)  # as in SentencePiece
         pieces += [text[i : i + length] for i in examples.tolist()]
     start, end, piece, place = (np.concatenate(part) for part in zip(*edges, strict=True))

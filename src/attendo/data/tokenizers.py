@@ -493,9 +493,7 @@ class LearnedTokenizer(Tokenizer):
         mark = [4 + byte for byte in MARK.encode()]
         first, *others = text.split(MARK)
         ids = library.encode(first, add_special_tokens=False).ids
-        found = iter(
-            self._inner.encode_batch_fast([part for part in others if part], add_special_tokens=False)
-        )
+        found = iter(self._inner.encode_batch_fast([part for part in others if part], add_special_tokens=False))
         for part in others:
             ids += mark
             if part:
@@ -532,9 +530,7 @@ class LearnedTokenizer(Tokenizer):
             entry = entry[1:]  # each entry starts with the space before the word
         entry = entry.replace(" ", MARK) or MARK
         joined = {match.start() for match in _WITHIN_PICTURES.finditer(entry)}  # joined emoji
-        return "".join(
-            c if c.isprintable() or at in joined else f"<U+{ord(c):04X}>" for at, c in enumerate(entry)
-        )
+        return "".join(c if c.isprintable() or at in joined else f"<U+{ord(c):04X}>" for at, c in enumerate(entry))
 
 
 def library_offsets(library: LibraryTokenizer, text: str) -> list[tuple[int, int]]:

@@ -264,6 +264,4 @@ def _compiled_backend(model: CompiledModel) -> SearchBackend:
     def changed(changes: Mapping[str, Change]) -> SearchBackend:
         return _compiled_backend(model.changed(changes))
 
-    return SearchBackend(
-        model.start, model.step, forced, best_of_floats, log_probs_of_floats, changed=changed
-    )
+    return SearchBackend(model.start, model.step, forced, best_of_floats, log_probs_of_floats, changed=changed)

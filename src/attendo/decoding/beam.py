@@ -28,9 +28,7 @@ def log_prob_type(logits: Tensor) -> torch.dtype:
     return torch.promote_types(logits.dtype, torch.float32)
 
 
-def log_probs_of(
-    logits: Float[Tensor, "*batch vocab"], wanted: Int[Tensor, "*batch"]
-) -> Float[Tensor, "*batch"]:
+def log_probs_of(logits: Float[Tensor, "*batch vocab"], wanted: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     """Compute the log-probability of the wanted token of each row, in the dtype `log_prob_type(logits)`.
 
     >>> log_probs_of(torch.zeros(1, 4), torch.tensor([2])).exp()
@@ -83,9 +81,7 @@ def best_tokens(
     return tokens[:, :k], found[:, :k]
 
 
-def _without_impossible_rows(
-    found: Float[np.ndarray, "rows k"], logits: Tensor
-) -> Float[np.ndarray, "rows k"]:
+def _without_impossible_rows(found: Float[np.ndarray, "rows k"], logits: Tensor) -> Float[np.ndarray, "rows k"]:
     """Set NaN to -inf in rows whose logits are all -inf. Raise AttendoError for NaN in any other row."""
     impossible = (logits == -torch.inf).all(1).cpu().numpy()
     if (np.isnan(found[:, 0]) & ~impossible).any():
@@ -106,9 +102,7 @@ def reordered(order: Int[np.ndarray, "sources chosen"], *arrays: np.ndarray) -> 
 _LEAST = float(np.finfo(np.float64).tiny)
 
 
-def coverage_penalty(
-    attended: Float[np.ndarray, "*texts src_len"], beta: float
-) -> Float[np.ndarray, "*texts"]:
+def coverage_penalty(attended: Float[np.ndarray, "*texts src_len"], beta: float) -> Float[np.ndarray, "*texts"]:
     """Compute the coverage penalty β Σᵢ log(min(Σⱼ pᵢⱼ, 1)) of each text (Wu et al. 2016, GNMT, eq. 14).
 
     The penalty is added to the score of a text. `attended` is the attention Σⱼ pᵢⱼ that source position i receives from
@@ -223,9 +217,7 @@ class BeamSearch:
         # All rows of a group are equal at first, so only the first row is continued in the first step.
         self.log_probs = np.full((n_sources, beam), -np.inf)
         self.log_probs[:, :: beam // groups] = 0.0
-        self.tokens = np.full(
-            (n_sources, beam, max(limits, default=0) + 1), self.special_ids.bos_id, dtype=np.int64
-        )
+        self.tokens = np.full((n_sources, beam, max(limits, default=0) + 1), self.special_ids.bos_id, dtype=np.int64)
         self.token_log_probs = np.zeros(self.tokens.shape)
         self.finished: list[list[Hypothesis]] = [[] for _ in limits]
         self.n_finished = np.zeros((n_sources, groups), dtype=np.int64)
@@ -234,9 +226,7 @@ class BeamSearch:
 
     def _constraints(self, limits: Sequence[int], prefixes: TokenRows | None) -> Constraints:
         config = self.config
-        return Constraints(
-            list(limits), self.special_ids, config.min_length, config.no_repeat_ngram, prefixes
-        )
+        return Constraints(list(limits), self.special_ids, config.min_length, config.no_repeat_ngram, prefixes)
 
     def join(self, cache: Cache, limits: list[int], prefixes: TokenRows | None = None) -> list[int]:
         """Add sources and the cache of their rows to a running search, and return the numbers of these sources.
@@ -278,9 +268,7 @@ class BeamSearch:
             kept, taken = self._choose(group, row_tokens, row_log_probs, taken)
             groups.append(kept)
         tokens, token_log_probs, parents, log_probs = (
-            groups[0]
-            if len(groups) == 1
-            else (np.concatenate(arrays, 1) for arrays in zip(*groups, strict=True))
+            groups[0] if len(groups) == 1 else (np.concatenate(arrays, 1) for arrays in zip(*groups, strict=True))
         )
         live = log_probs > -np.inf
         if self.recorder is not None:
@@ -365,9 +353,7 @@ class BeamSearch:
                 rank = log_probs - self.config.diversity_penalty * times
             # ties: the lower token id, then the lower beam, which makes results independent of the batch
             order = np.lexsort((parents, tokens, -rank))
-            tokens, token_log_probs, parents, log_probs = reordered(
-                order, tokens, token_log_probs, parents, log_probs
-            )
+            tokens, token_log_probs, parents, log_probs = reordered(order, tokens, token_log_probs, parents, log_probs)
         ends = tokens == self.special_ids.eos_id
         possible = log_probs > -np.inf
         # a finished hypothesis keeps its slot, unless `refill` frees it for the next best candidate
@@ -381,9 +367,7 @@ class BeamSearch:
         some_ended = bool(ended.any())
         if some_ended:
             for source, place in np.argwhere(ended).tolist():
-                self._finish(
-                    source, group, int(parents[source, place]), float(token_log_probs[source, place])
-                )
+                self._finish(source, group, int(parents[source, place]), float(token_log_probs[source, place]))
         if group + 1 < self.config.beam_groups:
             taken = np.concatenate((taken, np.where(placed, tokens, -1)[:, :size]), 1)
         log_probs = np.where(placed & ~ends, log_probs, -np.inf)

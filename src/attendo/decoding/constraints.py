@@ -110,18 +110,14 @@ def _forbid(log_probs: Tensor, rows: np.ndarray, tokens: np.ndarray) -> None:
 
 def _check_prefixes(prefixes: TokenRows, limits: list[int], special_ids: SpecialIds) -> None:
     if len(prefixes) != len(limits):
-        raise AttendoError(
-            f"{len(prefixes)} prefixes for {len(limits)} sources (expected one each; empty for none)"
-        )
+        raise AttendoError(f"{len(prefixes)} prefixes for {len(limits)} sources (expected one each; empty for none)")
     for number, (prefix, limit) in enumerate(zip(prefixes, limits, strict=True)):
         if len(prefix) >= limit:
             raise AttendoError(
                 f"the prefix of source {number} has {len(prefix)} tokens, but its translation may have "
                 f"{limit}, end token included. Shorten the prefix, or raise max_length_extra"
             )
-        wrong = [
-            token for token in prefix if token < 0 or token in (special_ids.eos_id, *special_ids.banned_ids)
-        ]
+        wrong = [token for token in prefix if token < 0 or token in (special_ids.eos_id, *special_ids.banned_ids)]
         if wrong:
             raise AttendoError(
                 f"the prefix of source {number} contains token id {wrong[0]}, which no text contains. Remove it"

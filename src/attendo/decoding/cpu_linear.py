@@ -146,9 +146,7 @@ def prepared(model: ModelT, bits: Bits = 32) -> ModelT:
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     ready = copy.deepcopy(model, shared).eval()
     linear = {
-        path: module
-        for path, module in ready.named_modules()
-        if isinstance(module, nn.Linear) and _is_replaced(module)
+        path: module for path, module in ready.named_modules() if isinstance(module, nn.Linear) and _is_replaced(module)
     }
     for path, plain in linear.items():
         eight = bits <= 8 and plain.in_features > 1

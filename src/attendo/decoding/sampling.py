@@ -167,17 +167,13 @@ class Sampler:
     [1, 1]
     """
 
-    def __init__(
-        self, prompts: TokenRows, configs: Sequence[SamplingConfig], banned_ids: tuple[int, ...] = ()
-    ) -> None:
+    def __init__(self, prompts: TokenRows, configs: Sequence[SamplingConfig], banned_ids: tuple[int, ...] = ()) -> None:
         self.banned_ids = list(banned_ids)
         self.rows: list[_Row] = []
         self._seen: Tensor | None = None
         self.join(prompts, configs)
 
-    def join(
-        self, prompts: TokenRows, configs: Sequence[SamplingConfig], n_drawn: Sequence[int] | None = None
-    ) -> None:
+    def join(self, prompts: TokenRows, configs: Sequence[SamplingConfig], n_drawn: Sequence[int] | None = None) -> None:
         """Append one row per prompt. The last `n_drawn` tokens of each prompt count as drawn tokens (default: 0)."""
         counts = [0] * len(prompts) if n_drawn is None else n_drawn
         for prompt, config, count in zip(prompts, configs, counts, strict=True):
@@ -305,15 +301,10 @@ def configs_of_texts(configs: SamplingConfig | Sequence[SamplingConfig], n: int)
     """
     each = [configs] * n if isinstance(configs, SamplingConfig) else configs
     if len(each) != n:
-        raise AttendoError(
-            f"{len(each)} configs for {n} texts (expected one config per text, or one for all)"
-        )
+        raise AttendoError(f"{len(each)} configs for {n} texts (expected one config per text, or one for all)")
     if any(config.stop for config in each):
         raise AttendoError("stop is not supported for given texts, which are scored to their end. Remove it")
-    return [
-        config if config.seed is not None else dataclasses.replace(config, seed=fresh_seed())
-        for config in each
-    ]
+    return [config if config.seed is not None else dataclasses.replace(config, seed=fresh_seed()) for config in each]
 
 
 class Sampling:
@@ -412,18 +403,14 @@ class Sampling:
         add_rows(self.cache)
         self._take(prompts, configs, n_drawn)
 
-    def _take(
-        self, prompts: TokenRows, configs: Sequence[SamplingConfig], n_drawn: Sequence[int] | None
-    ) -> None:
+    def _take(self, prompts: TokenRows, configs: Sequence[SamplingConfig], n_drawn: Sequence[int] | None) -> None:
         assert all(prompts), "each text must start with at least one token, for example the begin id"
         self._sampler.join(prompts, configs, n_drawn)
         numbers = range(self.n_texts, self.n_texts + len(prompts))
         self.n_texts += len(prompts)
         self._numbers += numbers
         new = self._sampler.rows[len(self._sampler.rows) - len(prompts) :]
-        self._going_on |= {
-            n for n, row in zip(numbers, new, strict=True) if row.n_drawn < row.config.max_tokens
-        }
+        self._going_on |= {n for n, row in zip(numbers, new, strict=True) if row.n_drawn < row.config.max_tokens}
 
     def _drop_ended(self) -> None:
         kept = [row for row, number in enumerate(self._numbers) if number in self._going_on]

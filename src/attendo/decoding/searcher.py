@@ -165,9 +165,7 @@ class Searcher:
         [trace] = recorder.traces()
         return found, trace
 
-    def stream(
-        self, sources: TokenRows, config: DecodingConfig, prefixes: TokenRows | None = None
-    ) -> Iterator[Found]:
+    def stream(self, sources: TokenRows, config: DecodingConfig, prefixes: TokenRows | None = None) -> Iterator[Found]:
         """Yield the next output tokens of each source as soon as a greedy search finds them.
 
         The coverage penalty is ignored, because it only changes the ranking of hypotheses.
@@ -395,9 +393,7 @@ def _last_tokens(search: BeamSearch) -> list[tuple[int, int]]:
     return list(zip(search.sources.tolist(), tokens.tolist(), strict=True))
 
 
-def _hypothesis(
-    tokens: Sequence[SampledToken], search: DecodingConfig, special_ids: SpecialIds
-) -> Hypothesis:
+def _hypothesis(tokens: Sequence[SampledToken], search: DecodingConfig, special_ids: SpecialIds) -> Hypothesis:
     ids = tuple(token.token_id for token in tokens)
     log_probs = tuple(token.log_prob for token in tokens)
     finished = ids[-1:] == (special_ids.eos_id,)

@@ -38,13 +38,8 @@ def shortlist_of_pairs(
             f"per_token={per_token} must be at least 1, and frequent={frequent} between 0 and "
             f"{tokenizer.vocab_size}, the vocabulary size"
         )
-    ids = [
-        (tokenizer.encode(source), tokenizer.target.encode(target))
-        for source, target in islice(pairs, MOST_PAIRS)
-    ]
-    return learned_shortlist(
-        ids, tokenizer.vocab_size, tokenizer.eos_id, per_token=per_token, frequent=frequent
-    )
+    ids = [(tokenizer.encode(source), tokenizer.target.encode(target)) for source, target in islice(pairs, MOST_PAIRS)]
+    return learned_shortlist(ids, tokenizer.vocab_size, tokenizer.eos_id, per_token=per_token, frequent=frequent)
 
 
 def save_shortlist(path: Path, shortlist: Shortlist, tokenizer: Tokenizer) -> None:

@@ -20,8 +20,7 @@ def standing(labels: list[str]) -> list[str]:
     # an ellipsis would be horizontal
     marks = [[isolated(c).replace("…", "⋮") for c in reversed(clusters(label))] for label in labels]
     lines = [
-        "".join(mark + " " * (CELL - columns(mark)) for mark in line)
-        for line in zip_longest(*marks, fillvalue="")
+        "".join(mark + " " * (CELL - columns(mark)) for mark in line) for line in zip_longest(*marks, fillvalue="")
     ]
     return [line.rstrip() for line in reversed(lines)]
 

@@ -34,6 +34,4 @@ def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes = int(seconds // 60)
-    return (
-        f"{minutes}:{int(seconds % 60):02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"
-    )
+    return f"{minutes}:{int(seconds % 60):02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"

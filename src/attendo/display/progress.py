@@ -50,12 +50,8 @@ def _begun() -> Live:
 
     stderr = sys.stderr
     file = SimpleNamespace(write=lambda text: type(stderr).write(stderr, text), flush=stderr.flush)
-    console = Console(
-        file=cast(IO[str], file), force_terminal=True, color_system=None, width=WIDTH, _environ={}
-    )
-    live = Live(
-        console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
-    )
+    console = Console(file=cast(IO[str], file), force_terminal=True, color_system=None, width=WIDTH, _environ={})
+    live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
     live.start()
     console.show_cursor(True)  # otherwise a killed process would leave the cursor hidden
     return live

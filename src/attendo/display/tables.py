@@ -24,9 +24,7 @@ def table_lines(heads: Sequence[str], rows: Sequence[Sequence[str | float]], wid
     over = sum(sizes) + 2 * (len(sizes) - 1) - width
     if over > 0:
         sizes[0] = max(8, sizes[0] - over)
-    right = [
-        any(isinstance(row[i], int | float) or _is_number(row[i]) for row in rows) for i in range(len(heads))
-    ]
+    right = [any(isinstance(row[i], int | float) or _is_number(row[i]) for row in rows) for i in range(len(heads))]
 
     def line(cells: Sequence[str]) -> str:
         parts = []

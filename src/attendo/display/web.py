@@ -169,9 +169,7 @@ def _templates() -> "Environment":
         return value if isinstance(value, Markup) else Markup(html.escape(str(value)))
 
     loader = FunctionLoader(source)
-    return Environment(
-        trim_blocks=True, undefined=StrictUndefined, finalize=escaped, autoescape=True, loader=loader
-    )
+    return Environment(trim_blocks=True, undefined=StrictUndefined, finalize=escaped, autoescape=True, loader=loader)
 
 
 def words() -> str:
@@ -180,9 +178,7 @@ def words() -> str:
 
 
 @_kept
-def live_document(
-    entries: tuple[str, ...], style: str, data: str, language: Language, root: str = ""
-) -> Served:
+def live_document(entries: tuple[str, ...], style: str, data: str, language: Language, root: str = "") -> Served:
     """Return a page whose assets are loaded from the server, with its content security policy as header.
 
     Each script of `entries` runs when all modules that it imports are loaded. `style` is the page's own style sheet,

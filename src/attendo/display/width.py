@@ -7,9 +7,7 @@ import re
 import unicodedata
 from itertools import chain
 
-_COMMANDS = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 ISOLATES = "\u2068\u2069"
 """The marks before and after a text that isolate its direction from the text around it."""
 

@@ -37,8 +37,7 @@ __all__ = [
 ]
 
 _KINDS: dict[str, Any] = {
-    kind.task: kind
-    for kind in (Translator, Classifier, MultiLabelClassifier, Regressor, Tagger, Generator, Embedder)
+    kind.task: kind for kind in (Translator, Classifier, MultiLabelClassifier, Regressor, Tagger, Generator, Embedder)
 }
 _KINDS |= {"chat": Generator, "preference": Generator, "reward": Generator}
 

@@ -128,9 +128,7 @@ def where_tokens_look(
     for numbers in source_batches(lengths, DecodingConfig(beam=1, batch_tokens=batch_tokens)):
         rows, texts = zip(*(pairs[number] for number in numbers), strict=True)
         # the last token is predicted from those before it, so it need not be read
-        inputs, _ = teacher_forced(
-            tokenizer, [sources[row] for row in rows], [ids[:-1] for ids in texts], device
-        )
+        inputs, _ = teacher_forced(tokenizer, [sources[row] for row in rows], [ids[:-1] for ids in texts], device)
         for row, ids, weights in zip(rows, texts, source_attention(models, inputs), strict=True):
             looks[row][ids] = looks_of(own_part(tokenizer, weights, len(ids), len(sources[row])))
     return looks
@@ -224,9 +222,7 @@ def token_spans(tokenizer: Tokenizer, token_ids: Sequence[int], text: str) -> li
     return found
 
 
-def links_of(
-    tokenizer: Tokenizer, segments: Segments, targets: TokenRows, looks: Sequence[Looks]
-) -> tuple[Link, ...]:
+def links_of(tokenizer: Tokenizer, segments: Segments, targets: TokenRows, looks: Sequence[Looks]) -> tuple[Link, ...]:
     """Return the alignment of a text that was translated in parts. Token indices and spans refer to the whole texts."""
     texts = [tokenizer.decode(ids) for ids in targets]
     sources = [tokenizer.encode(piece) for piece in segments.pieces]
@@ -235,18 +231,14 @@ def links_of(
     source = segments.text
     target = segments.joined(texts)
     firsts = [0, *accumulate(map(len, sources))][:-1]
-    seen = [
-        (first + token, weight) for first, part in zip(firsts, looks, strict=True) for token, weight in part
-    ]
+    seen = [(first + token, weight) for first, part in zip(firsts, looks, strict=True) for token, weight in part]
     return tuple(
         Link(at, number, weight, source[slice(*spans[at])], target[slice(*span)], spans[at], span)
         for number, ((at, weight), span) in enumerate(zip(seen, target_spans, strict=True))
     )
 
 
-def _placed(
-    tokenizer: Tokenizer, ids: TokenRows, texts: Sequence[str], gaps: Sequence[str]
-) -> list[tuple[int, int]]:
+def _placed(tokenizer: Tokenizer, ids: TokenRows, texts: Sequence[str], gaps: Sequence[str]) -> list[tuple[int, int]]:
     """Return the spans of all tokens in the text that is joined from `texts` and the separators `gaps`."""
     lengths = (len(text) + len(gap) for text, gap in zip(texts, gaps[1:], strict=True))
     starts = list(accumulate(lengths, initial=len(gaps[0])))[:-1]

@@ -81,9 +81,7 @@ class _Journal:
                 raise ValueError
             return cls(**values)
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise AttendoError(
-                f"{path} is damaged. To fix this, {_begin_anew(path.with_suffix(''))}"
-            ) from None
+            raise AttendoError(f"{path} is damaged. To fix this, {_begin_anew(path.with_suffix(''))}") from None
 
 
 def through_file(source: Path, out: Path, work: Work, request: Mapping[str, Any]) -> Iterator[Progress]:

@@ -232,9 +232,7 @@ class _Crew:
         if order is None:
             self.n_early += 1
             if self.n_early == TRIES:
-                raise AttendoError(
-                    f"{TRIES} workers died before they loaded the model ({why}). Use fewer per machine"
-                )
+                raise AttendoError(f"{TRIES} workers died before they loaded the model ({why}). Use fewer per machine")
             return
         order.deaths += 1
         first, texts = order.chunk

@@ -147,9 +147,7 @@ class Classifier(TextClassifier):
         }
         if self.thresholds:
             measures["coverage"] = float(given.mean())
-            measures["accuracy_given"] = (
-                metrics.accuracy(true[given], predicted[given]) if given.any() else 0.0
-            )
+            measures["accuracy_given"] = metrics.accuracy(true[given], predicted[given]) if given.any() else 0.0
         columns = (scores.precision, scores.recall, scores.f1, scores.support)
         labels = zip(self.labels.names, *(column.tolist() for column in columns), strict=True)
         found = tuple(self._classifications(texts, probabilities, n_tokens, None))
@@ -198,9 +196,7 @@ class Classifier(TextClassifier):
         thresholds: Thresholds | None,
     ) -> list[Classification]:
         names = self.labels.names
-        chosen = decide(
-            probabilities, self._threshold_array(self.thresholds if thresholds is None else thresholds)
-        )
+        chosen = decide(probabilities, self._threshold_array(self.thresholds if thresholds is None else thresholds))
         results = []
         for text, row, n, class_id in zip(texts, probabilities, n_tokens, chosen.tolist(), strict=True):
             if not text.strip():

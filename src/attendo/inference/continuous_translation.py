@@ -151,9 +151,7 @@ class Translating:
                 "a search with a coverage penalty cannot accept texts while it runs. Set the penalty to 0"
             )
         if wanted.stream and (config.beam > 1 or len(sources.texts) != 1):
-            raise AttendoError(
-                "streaming supports only the greedy translation of one text. Use beam 1 and one text"
-            )
+            raise AttendoError("streaming supports only the greedy translation of one text. Use beam 1 and one text")
         text = TextAsFound(sources.texts[0], self.translator.tokenizer) if wanted.stream else None
         n_parts = len(sources.rows)
         request = _Request(self._n_known, wanted, [None] * n_parts, text, begins, n_told=[0] * n_parts)

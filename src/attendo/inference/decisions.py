@@ -238,9 +238,7 @@ def _picture(
     (recall, roc, reliability), (coverage, matrix, legend) = figure.subplots(2, 3)
     labels = sorted(curves["labels"].items(), key=lambda pair: pair[1]["average_precision"])
     for name, own in labels[:SHOWN_LABELS]:
-        text = (
-            f"{shown[name]}: average precision {own['average_precision']:.3f}, ROC AUC {own['roc_auc']:.3f}"
-        )
+        text = f"{shown[name]}: average precision {own['average_precision']:.3f}, ROC AUC {own['roc_auc']:.3f}"
         recall.plot(own["recall"], own["precision"], label=text)
         roc.plot(own["false_positive_rate"], own["true_positive_rate"])
     bins = curves["reliability"]
@@ -248,9 +246,7 @@ def _picture(
         axes.plot([0, 1], [0, 1], color="0.7", linestyle="--")
     reliability.plot([b["probability"] for b in bins], [b["accuracy"] for b in bins], marker="o")
     for b in bins:
-        reliability.annotate(
-            f"{b['n']:,}", (b["probability"], b["accuracy"]), (4, -10), textcoords="offset points"
-        )
+        reliability.annotate(f"{b['n']:,}", (b["probability"], b["accuracy"]), (4, -10), textcoords="offset points")
     coverage.plot(curves["coverage"]["coverage"], curves["coverage"]["accuracy"])
     for axes, title, x, y in (
         (recall, "Precision and recall", "recall", "precision"),

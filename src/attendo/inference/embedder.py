@@ -169,9 +169,7 @@ class Embedder(TextModel):
         most = self.model.config.max_len - n_around
         return [framed(ids[i : i + most]) for i in range(0, len(ids), most)] or [framed([])]
 
-    def _states(
-        self, rows: TokenRows, layer: int | None
-    ) -> tuple[Float[Tensor, "rows len d_model"], Tensor | None]:
+    def _states(self, rows: TokenRows, layer: int | None) -> tuple[Float[Tensor, "rows len d_model"], Tensor | None]:
         path = self._path(layer)
         if layer is None and self._compiled is not None:
             lengths = torch.tensor([len(row) for row in rows])

@@ -186,9 +186,7 @@ class Generator(TextModel):
             return self.model
         reader = self.reader()
         if reader.compiled is None:
-            raise AttendoError(
-                f"`bits` {self.bits} cannot be measured without the compiled step: {reader.why}"
-            )
+            raise AttendoError(f"`bits` {self.bits} cannot be measured without the compiled step: {reader.why}")
         return CompiledReader(reader.compiled, self.model.config)
 
     def writing(self) -> Writing:

@@ -125,9 +125,7 @@ def out_of_fold(
         if len(classes) > 1 and valid.any() and tried.any():
             n_characters = sum(map(len, compress(texts, fitted)))
             fitted[fitted] = even_rows(given[fitted].tolist(), n_characters, n_classes)
-            parts = [
-                ([*compress(texts, part)], np.searchsorted(classes, given[part])) for part in (fitted, valid)
-            ]
+            parts = [([*compress(texts, part)], np.searchsorted(classes, given[part])) for part in (fitted, valid)]
             ngrams = fit_ngrams(*parts[0], len(classes), None, *parts[1], search=False)
             log_probs[np.ix_(tried, classes)] = log_softmax(ngrams.scores([*compress(texts, tried)]))
             known |= tried

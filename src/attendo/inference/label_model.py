@@ -89,20 +89,15 @@ def encoder_logits(
     first = len(tokenizer.specials.around_text[0])
     for rows in token_batches(lengths, np.zeros_like(lengths), BATCH_TOKENS, 0, 0):
         chosen = [
-            tokenizer.specials.text([encoded[i][place] for place in part])
-            for i, part in (parts[r] for r in rows)
+            tokenizer.specials.text([encoded[i][place] for place in part]) for i, part in (parts[r] for r in rows)
         ]
         src, src_lengths = pad_rows(chosen, tokenizer.pad_id, model.output_proj.weight.device)
         with torch.inference_mode():
             found = model(src, src_lengths).double().cpu().numpy()
         places = np.array([starts[parts[row][0]] for row in rows])
         if per_token:
-            found = np.concatenate(
-                [row[first : first + n] for row, n in zip(found, lengths[rows], strict=True)]
-            )
-            places = np.concatenate(
-                [starts[i] + np.array(part, np.int64) for i, part in (parts[r] for r in rows)]
-            )
+            found = np.concatenate([row[first : first + n] for row, n in zip(found, lengths[rows], strict=True)])
+            places = np.concatenate([starts[i] + np.array(part, np.int64) for i, part in (parts[r] for r in rows)])
         np.add.at(sums, places, found)
         np.add.at(counts, places, 1)
     return sums / counts
@@ -321,9 +316,7 @@ class TextClassifier(LabelModel):
         for start in range(0, len(texts), CHUNK):
             encoded = encode(texts[start : start + CHUNK])
             n_tokens += map(len, encoded)
-            logits[start : start + CHUNK] = encoder_logits(
-                self.model, self.tokenizer, self.long_texts, encoded
-            )
+            logits[start : start + CHUNK] = encoder_logits(self.model, self.tokenizer, self.long_texts, encoded)
         if not alone and self.ngrams is not None and self.share < 1.0:
             logits = self.combined(logits, self.ngrams.scores(texts))
         empty = [i for i, text in enumerate(texts) if not text.strip()]

@@ -35,9 +35,7 @@ class LabelFile:
             raise AttendoError(f"`out` {path} must end in {' or '.join(SUFFIXES)}")
         self._place = path.resolve()  # links to the file share its lock
         if path.is_dir() or not self._place.parent.is_dir():
-            raise AttendoError(
-                f"`out` {path} is not a possible output file. Give a file in an existing folder"
-            )
+            raise AttendoError(f"`out` {path} is not a possible output file. Give a file in an existing folder")
         self.columns = columns
         self._is_csv = suffix(path) == ".csv"
         self._sizes: list[int] = []
@@ -50,9 +48,7 @@ class LabelFile:
             if self._data and not self._data.endswith(b"\n"):
                 self._data += b"\n"  # the next label starts a line of its own
             if self._data and not self._data.startswith(head):
-                raise AttendoError(
-                    f"{path} has other columns (expected {','.join(columns)}). Give a new file"
-                )
+                raise AttendoError(f"{path} has other columns (expected {','.join(columns)}). Give a new file")
             if len(self._data) > len(head):
                 source = LabelledSource(path, columns)
                 self.labels = {row.text: row.label for row in read_labelled(source, strict=True)}

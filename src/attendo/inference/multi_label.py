@@ -98,9 +98,7 @@ class MultiLabelClassifier(TextClassifier):
 
     def predicted(self, log_probs: Decisions) -> list[str]:
         given = self._given(self._probabilities(log_probs))
-        return [
-            label_list(name for name, chosen in zip(self.counts, own, strict=True) if chosen) for own in given
-        ]
+        return [label_list(name for name, chosen in zip(self.counts, own, strict=True) if chosen) for own in given]
 
     def combined(self, logits: Logits, ngrams: Logits) -> Logits:
         # between two classes, mixed log-probabilities are mixed logits

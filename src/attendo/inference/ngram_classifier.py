@@ -253,9 +253,7 @@ def fit_linear(
     return coef, bias
 
 
-def _blocks(
-    texts: Sequence[str], valid_texts: Sequence[str], longest: int, n_classes: int
-) -> dict[str, _Block]:
+def _blocks(texts: Sequence[str], valid_texts: Sequence[str], longest: int, n_classes: int) -> dict[str, _Block]:
     """Return the blocks "words" and "characters", if the texts have such n-grams."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 

@@ -107,9 +107,7 @@ class Window(NamedTuple):
     n_scored: int
 
 
-def document_windows(
-    document: Document, context: int, stride: int, specials: SpecialTokens = OWN
-) -> Iterator[Window]:
+def document_windows(document: Document, context: int, stride: int, specials: SpecialTokens = OWN) -> Iterator[Window]:
     """Yield the windows over one document. Every target is scored in exactly one window.
 
     Inputs are the begin token and the document, and targets are the document and the end token. The first window scores
@@ -192,9 +190,7 @@ def shared_text_loss(
     mine = {} if found is None else asdict(found)
     parts = [part for part in ranks.gathered(mine) if part]
     windows = {"context": context, "stride": context}
-    return TextLoss(
-        **{name: sum(part[name] for part in parts) for name in parts[0] if name not in windows}, **windows
-    )
+    return TextLoss(**{name: sum(part[name] for part in parts) for name in parts[0] if name not in windows}, **windows)
 
 
 def answer_losses(

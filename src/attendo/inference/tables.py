@@ -122,9 +122,7 @@ def _parquet(file: TextIO, heads: Sequence[str], out: Path) -> Iterator[Write]:
             schema = pyarrow.schema(list(zip(heads, types, strict=True)))
             made.append(pyarrow.parquet.ParquetWriter(file.buffer, schema))
         [writer] = made
-        arrays = [
-            pyarrow.array(column, type_) for column, type_ in zip(columns, writer.schema.types, strict=True)
-        ]
+        arrays = [pyarrow.array(column, type_) for column, type_ in zip(columns, writer.schema.types, strict=True)]
         writer.write_table(pyarrow.Table.from_arrays(arrays, schema=writer.schema))
         rows.clear()
 
@@ -172,9 +170,7 @@ def _sheet(file: TextIO, heads: Sequence[str], out: Path) -> Iterator[Write]:
         nonlocal n_rows
         n_rows += 1
         if n_rows > SHEET_ROWS:
-            raise AttendoError(
-                f"{out}: a sheet has at most {SHEET_ROWS:,} rows. Write .csv or .parquet instead"
-            )
+            raise AttendoError(f"{out}: a sheet has at most {SHEET_ROWS:,} rows. Write .csv or .parquet instead")
         sheet.append([cell_of(cell) for cell in row])
 
     try:

@@ -26,9 +26,7 @@ from attendo.inference.label_model import (
 from attendo.inference.tables import Cell
 from attendo.metrics import log_softmax
 
-_LETTER = (
-    r"[^\W\d_\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3\uf900-\ufaff]"
-)
+_LETTER = r"[^\W\d_\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3\uf900-\ufaff]"
 _MARK = r"[\u0300-\u036f\u200d\u3099\u309a\ufe00-\ufe0f\U0001f3fb-\U0001f3ff]"
 _INSIDE = re.compile(rf"{_LETTER}{_LETTER}|\d\d|.{_MARK}|{_MARK}{_LETTER}|\u200d.", re.DOTALL)
 """Two characters between which no span begins or ends. Particles follow Korean names, so Hangul is not included."""
@@ -162,9 +160,7 @@ class Tagger(LabelModel):
             found += [self._tagging(*row) for row in zip(chunk, *read, strict=True)]
         return found
 
-    def read(
-        self, texts: Sequence[str]
-    ) -> tuple[list[Borders], list[Float[ndarray, "units classes"]], list[int]]:
+    def read(self, texts: Sequence[str]) -> tuple[list[Borders], list[Float[ndarray, "units classes"]], list[int]]:
         """Compute the logits of the units of each text (see `units_of`), before the division by the temperature.
 
         Args:
@@ -246,16 +242,12 @@ class Tagger(LabelModel):
             n_unreachable += len({*spans} - reachable)
             found.append(self._tagging(row.text, borders, logits, n_tokens))
             truth.append(spans)
-        labels, measures = span_scores(
-            truth, [[Span(t.start, t.end, t.label) for t in f.spans] for f in found]
-        )
+        labels, measures = span_scores(truth, [[Span(t.start, t.end, t.label) for t in f.spans] for f in found])
         n_units = max(1, sum(map(len, losses)))
         measures |= {"unit_accuracy": n_right / n_units, "loss": float(sum(map(np.sum, losses))) / n_units}
         return LabelAssessment(tuple(found), labels, measures | {"unreachable": n_unreachable})
 
-    def _tagging(
-        self, text: str, borders: Borders, logits: Float[ndarray, "units classes"], n_tokens: int
-    ) -> Tagging:
+    def _tagging(self, text: str, borders: Borders, logits: Float[ndarray, "units classes"], n_tokens: int) -> Tagging:
         if not len(borders):
             return Tagging(text, n_tokens, False, ())
         log_probs = log_softmax(logits / self.temperature)

@@ -169,9 +169,7 @@ def _pieces(
 
 def _starts(tokenizer: Tokenizer, prefixes: Sequence[str], n_parts: list[int]) -> list[list[int]]:
     if len(prefixes) != len(n_parts):
-        raise AttendoError(
-            f"{len(prefixes)} prefixes for {len(n_parts)} texts. Give one per text; it can be empty"
-        )
+        raise AttendoError(f"{len(prefixes)} prefixes for {len(n_parts)} texts. Give one per text; it can be empty")
     starts = [tokenizer.target.encode(text) for text in prefixes]
     for text, ids in zip(prefixes, starts, strict=True):
         if tokenizer.unk_id in ids:
@@ -286,9 +284,7 @@ def translation_of(
     omission: Omission = "none"
     if any(len(row) < fewest * n for row, n in zip(ids, lengths, strict=False) if n >= LEAST_TOKENS):
         omission = "short"
-    elif looks is not None and any(
-        _unaligned(look[row], n) for look, row, n in zip(looks, ids, lengths, strict=False)
-    ):
+    elif looks is not None and any(_unaligned(look[row], n) for look, row, n in zip(looks, ids, lengths, strict=False)):
         omission = "unaligned"
     return Translation(segments.text, candidates, len(found), worst, omission)
 

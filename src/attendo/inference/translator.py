@@ -318,9 +318,7 @@ class Translator(TextModel):
             sources = [self.tokenizer.specials.source(self._encode(s, self.tokenizer)) for s, _ in part]
             targets = [self._encode(target, self.tokenizer.target) for _, target in part]
             rows = self._forced_log_probs(sources, targets)
-            coverage = coverage_scores(
-                self._models, self.tokenizer, sources, targets, config.coverage_penalty
-            )
+            coverage = coverage_scores(self._models, self.tokenizer, sources, targets, config.coverage_penalty)
             for (_, target), ids, row, covered in zip(part, targets, rows, coverage, strict=True):
                 score = sum(row) / length_norm(len(row), config.length_penalty, config.length_norm) + covered
                 results.append(Candidate(target, tuple(ids), sum(row), score, tuple(row), True))
@@ -458,9 +456,7 @@ class Translator(TextModel):
         found: list[tuple[list[Hypothesis], Loop]] = [
             (hypotheses, "none") for hypotheses in self.search(rows, config, starts)
         ]
-        running = [
-            i for i, (hypotheses, _) in enumerate(found) if guard and is_looping(rows[i], hypotheses[0])
-        ]
+        running = [i for i, (hypotheses, _) in enumerate(found) if guard and is_looping(rows[i], hypotheses[0])]
         if not running:
             return found
         again = [found[i][0] for i in running]

@@ -174,9 +174,7 @@ def patching_effects(
     return PatchingEffects(float(metric(clean_logits)), float(before), effects)
 
 
-def _run(
-    model: Model, inputs: Inputs, keep: Sequence[str], edits: Sequence[Edit]
-) -> tuple[Recording[Model], Tensor]:
+def _run(model: Model, inputs: Inputs, keep: Sequence[str], edits: Sequence[Edit]) -> tuple[Recording[Model], Tensor]:
     with recording(model, keep, edits) as record:
         return record, record.model.eval()(**inputs)
 
@@ -286,9 +284,7 @@ def contributions(
     return [Contribution(*name, value) for name, value in zip(names, values, strict=True)]
 
 
-def _added(
-    model: Model, record: Recording[Model], path: str, position: int
-) -> Float[Tensor, "heads_and_rest d"]:
+def _added(model: Model, record: Recording[Model], path: str, position: int) -> Float[Tensor, "heads_and_rest d"]:
     """Return what each head adds to the residual stream, and what the layer adds in addition to its heads."""
     layer, output = model.get_submodule(path), record[path].output[0, position].double()
     if not isinstance(layer, Attention) or not isinstance(layer.out_proj, nn.Linear):

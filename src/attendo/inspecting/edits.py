@@ -177,9 +177,7 @@ class LayerEdits:
         chosen = torch.full((part.shape[-2], 1), edit.positions is None, device=part.device)
         for position in edit.positions or ():
             if not -part.shape[-2] <= position < part.shape[-2]:
-                raise AttendoError(
-                    f"Patch {edit.path!r}: no position {position} (expected 0 to {part.shape[-2] - 1})"
-                )
+                raise AttendoError(f"Patch {edit.path!r}: no position {position} (expected 0 to {part.shape[-2] - 1})")
             chosen[position] = True
         if edit.heads is not None:
             chosen = chosen & _chosen(edit.heads, part.shape[1], part.device)
@@ -193,9 +191,7 @@ class LayerEdits:
         # in the steps of a search, the rows of a source are consecutive queries (DecoderCache.fold)
         per_source = rows // batch if batch and rows % batch == 0 else 0
         if not per_source or q_len % per_source or not self.path.endswith("cross_attention"):
-            raise AttendoError(
-                f"OffByRow {edit.path!r}: off has {rows} rows, but {self.path} has a batch of {batch}"
-            )
+            raise AttendoError(f"OffByRow {edit.path!r}: off has {rows} rows, but {self.path} has a batch of {batch}")
         folded = off.unflatten(0, (batch, per_source)).transpose(1, 2)  # [sources, heads, rows of each]
         return folded.repeat_interleave(q_len // per_source, dim=2)[..., None]
 

@@ -256,9 +256,7 @@ class GivenLinks:
     possible: frozenset[Pair]
 
 
-def parse_links(
-    lines: Iterable[str], name: str, lengths: Sequence[tuple[int, int]] | None = None
-) -> list[GivenLinks]:
+def parse_links(lines: Iterable[str], name: str, lengths: Sequence[tuple[int, int]] | None = None) -> list[GivenLinks]:
     """Parse word alignments in Pharaoh format, with one sentence pair per line, for example `0-0 1-2 2?3`.
 
     A `?` or `p` marks a possible link. An empty line has no links.
@@ -285,9 +283,7 @@ def parse_links(
     for number, line in enumerate(lines, 1):
         where = f"{name}, line {number}"
         if lengths is not None and number > len(lengths):
-            raise AttendoError(
-                f"{where}: there are only {len(lengths):,} pairs of texts (expected one line per pair)"
-            )
+            raise AttendoError(f"{where}: there are only {len(lengths):,} pairs of texts (expected one line per pair)")
         found.append(_parsed(line, where, None if lengths is None else lengths[number - 1]))
     if lengths is not None and len(found) < len(lengths):
         raise AttendoError(
@@ -301,9 +297,7 @@ def _parsed(line: str, where: str, lengths: tuple[int, int] | None) -> GivenLink
     for word in line.split():
         match = _LINK.fullmatch(word)
         if match is None:
-            raise AttendoError(
-                f"{where}: {word[:40]!r} is not a link (expected 0-0 if sure, 0?0 if possible)"
-            )
+            raise AttendoError(f"{where}: {word[:40]!r} is not a link (expected 0-0 if sure, 0?0 if possible)")
         pair = int(match[1]), int(match[3])
         if lengths is not None and not (pair[0] < lengths[0] and pair[1] < lengths[1]):
             raise AttendoError(
@@ -334,9 +328,7 @@ def alignment_error_rate(found: Sequence[Iterable[Pair]], given: Sequence[GivenL
     0.25
     """
     if len(found) != len(given):
-        raise AttendoError(
-            f"{len(found):,} alignments computed but {len(given):,} given (expected equal numbers)"
-        )
+        raise AttendoError(f"{len(found):,} alignments computed but {len(given):,} given (expected equal numbers)")
     hits = total = 0
     for pairs, links in zip(found, given, strict=True):
         own = frozenset(pairs)

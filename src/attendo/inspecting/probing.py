@@ -85,9 +85,7 @@ def linear_probes(
     name, embedding = embedding_of(model, stack)
     ids = [given[name][0].tolist() for given in inputs]
     if len(inputs) != len(labels):
-        raise AttendoError(
-            f"probes: {len(inputs)} texts have {len(labels)} entries of labels. Give one per text"
-        )
+        raise AttendoError(f"probes: {len(inputs)} texts have {len(labels)} entries of labels. Give one per text")
     targets: list[tuple[int, int | None, Hashable]] = []
     for text, (own, tokens) in enumerate(zip(labels, ids, strict=True)):
         if not isinstance(own, list | tuple):
@@ -101,9 +99,7 @@ def linear_probes(
     is_test = np.array([text in held for text, _, _ in targets])
     wanted = np.array([label for _, _, label in targets])
     if len(set(wanted[~is_test].tolist())) < 2 or not is_test.any():
-        raise AttendoError(
-            "probes: at least 2 labels in training and 1 test text are required. Give more texts"
-        )
+        raise AttendoError("probes: at least 2 labels in training and 1 test text are required. Give more texts")
     kinds = [tuple(ids[text]) if at is None else ids[text][at] for text, at, _ in targets]
     control = dict(zip(dict.fromkeys(kinds), rng.choice(wanted[~is_test], len(set(kinds))), strict=True))
     tasks = wanted, np.array([control[kind] for kind in kinds])
@@ -115,9 +111,7 @@ def linear_probes(
     probes = []
     for path, states in _states(model, inputs, [(t, at) for t, at, _ in targets], embedding, stack, edits):
         fits = [_fitted(states[~is_test], task[~is_test]) for task in tasks]
-        scores = [
-            float(fit.score(states[is_test], task[is_test])) for fit, task in zip(fits, tasks, strict=True)
-        ]
+        scores = [float(fit.score(states[is_test], task[is_test])) for fit, task in zip(fits, tasks, strict=True)]
         probes.append(Probe(path, scores[0], majority, scores[1], *sizes, fits[0]))
     return probes
 

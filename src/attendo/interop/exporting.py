@@ -149,9 +149,7 @@ def export(
     shape = bundle.model_config, bundle.tokenizer.kind
     if (why := exportable(*shape, target)) is not None:
         goes = " or ".join(_reasons(*shape).get("", []))
-        raise AttendoError(
-            f"{folder} cannot be exported to {target}: {why}{f'. {goes} supports it' if goes else ''}"
-        )
+        raise AttendoError(f"{folder} cannot be exported to {target}: {why}{f'. {goes} supports it' if goes else ''}")
     require_new(out)
     model = load_model(folder, bundle)
     examples = examples_of(bundle, valid, most)
@@ -166,9 +164,7 @@ def export(
                 "is a bug in attendo: please report it"
             )
         if share < 1.0:
-            say(
-                f"warning: the export has the encoder alone. In attendo, n-grams have {1 - share:.0%} of the decision"
-            )
+            say(f"warning: the export has the encoder alone. In attendo, n-grams have {1 - share:.0%} of the decision")
         write_atomic(fresh / REPORT, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     if target == "gguf":  # a file without a folder
         with tempfile.TemporaryDirectory(dir=out.parent) as between:

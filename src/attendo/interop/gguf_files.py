@@ -52,9 +52,7 @@ def rows_of(architecture: str, n_layers: int) -> dict[str, Row]:
     gguf: Any = required("gguf")
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], n_layers)
     rows = [
-        row.of_block(n)
-        for row in FAMILIES[architecture][0].weights
-        for n in range(n_layers if row.of_a_block else 1)
+        row.of_block(n) for row in FAMILIES[architecture][0].weights for n in range(n_layers if row.of_a_block else 1)
     ]
     return {names.get_name(row.theirs, (".weight", ".bias")): row for row in rows}
 
@@ -102,9 +100,7 @@ class GgufFile:
         values = {key: field.contents() for key, field in reader.fields.items()}
         self.architecture = values["general.architecture"]
         if self.architecture not in ARCHITECTURES:
-            raise AttendoError(
-                f"general.architecture={self.architecture} is unknown (expected {ARCHITECTURES})"
-            )
+            raise AttendoError(f"general.architecture={self.architecture} is unknown (expected {ARCHITECTURES})")
         if values.get("split.count", 1) > 1:
             raise AttendoError("the model has several files. First merge them: llama-gguf-split --merge")
         self._values = {
@@ -151,9 +147,7 @@ class GgufFile:
 
     def _rope(self, base: float) -> dict[str, Any]:
         start = "rope.scaling."
-        given = {
-            key.removeprefix(start): value for key, value in self._values.items() if key.startswith(start)
-        }
+        given = {key.removeprefix(start): value for key, value in self._values.items() if key.startswith(start)}
         if unknown := given.keys() - _SCALING.keys() - {"finetuned"}:
             raise AttendoError(f"{self.architecture}.{start}{min(unknown)} is not supported")
         names = () if given.get("type") == "none" else _SCALING.keys() & given.keys()

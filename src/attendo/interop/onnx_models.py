@@ -111,9 +111,7 @@ class Places:
     max_len: int
 
 
-def _keys_values(
-    graph: Graph, module: Attention, memory: str, places: Places | None = None
-) -> tuple[str, str]:
+def _keys_values(graph: Graph, module: Attention, memory: str, places: Places | None = None) -> tuple[str, str]:
     """Return the projected keys and values `[rows, kv_heads, len, dim]` of the hidden states in `memory`."""
     key = _heads(graph, _linear(graph, module.k_proj, memory), module.n_kv_heads, module.head_dim)
     value = _heads(graph, _linear(graph, module.v_proj, memory), module.n_kv_heads, module.value_dim)
@@ -328,9 +326,7 @@ def _text_graph(model: EncoderClassifier | MaskedLM, graph: Graph) -> Graph:
     return graph
 
 
-def _encoded(
-    graph: Graph, config: ModelConfig, embed: InputEmbedding, encoder: Encoder, ids: str, lengths: str
-) -> str:
+def _encoded(graph: Graph, config: ModelConfig, embed: InputEmbedding, encoder: Encoder, ids: str, lengths: str) -> str:
     """Return the encoder states of whole texts."""
     places = _text_places(graph, ids, lengths, config.max_len)
     x = _embedding(graph, embed, ids, places.positions, config.max_len)
@@ -364,9 +360,7 @@ def _take(graph: Graph, name: str, attention: Attention, axes: tuple[str, str]) 
     return key, graph.input(name.format("value"), _shape(attention, axes, attention.value_dim))
 
 
-def _give(
-    graph: Graph, name: str, attention: Attention, values: tuple[str, str], axes: tuple[str, str]
-) -> None:
+def _give(graph: Graph, name: str, attention: Attention, values: tuple[str, str], axes: tuple[str, str]) -> None:
     """Add keys and values as graph outputs, with names as in `_take`."""
     graph.output(name.format("key"), values[0], _shape(attention, axes, attention.head_dim))
     graph.output(name.format("value"), values[1], _shape(attention, axes, attention.value_dim))

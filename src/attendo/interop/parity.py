@@ -159,9 +159,7 @@ def parity_lines(found: Mapping[str, Any]) -> list[str]:
     """
     names = {"same_tokens": "tokens", "same_texts": "texts", "same_choice": "best choices"}
     shares = [f"{words} {100 * found[name]:.1f}%" for name, words in names.items() if name in found]
-    what = (
-        "a score" if "same_tokens" in found else "a log-probability" if "same_choice" in found else "a number"
-    )
+    what = "a score" if "same_tokens" in found else "a log-probability" if "same_choice" in found else "a number"
     lines = [f"compared on {found['compared']}"]
     lines += [f"identical: {', '.join(shares)}"] if shares else []
     if found.get("largest_difference") is not None:
@@ -187,10 +185,7 @@ def _translations(
     here = [found.candidates[0] for found in translator.translate(texts, guard=False)]
     there = foreign.translate(texts, own.beam)
     entries = bundle.tokenizer.entries
-    tokens = [
-        [entries[i] for i in mine.token_ids] == list(its.pieces)
-        for mine, its in zip(here, there, strict=True)
-    ]
+    tokens = [[entries[i] for i in mine.token_ids] == list(its.pieces) for mine, its in zip(here, there, strict=True)]
     scores = [abs(m.score - f.score) for m, f, same in zip(here, there, tokens, strict=True) if same]
     found: dict[str, Any] = {
         "compared": examples.name if len(read) == len(examples.texts) else f"{len(read)} of {examples.name}",

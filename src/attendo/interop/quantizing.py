@@ -57,9 +57,7 @@ def quantize(folder: Path, out: Path, bits: Literal[16, 8, 4]) -> None:
         save_description(fresh, bundle)
         for name in {*bundle.card.get("files", {}), EXAMPLES}:
             if Path(name).name != name:
-                raise AttendoError(
-                    f"{folder / 'card.json'}: {name!r} is not a file of the run. Restore card.json"
-                )
+                raise AttendoError(f"{folder / 'card.json'}: {name!r} is not a file of the run. Restore card.json")
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, fresh / name)
         shapes, tensors = _stored(model, bits)

@@ -97,9 +97,7 @@ def _options(config: ModelConfig) -> dict[str, Any]:
 
 def _encoder(config: ModelConfig) -> Any:
     biased = config.positions in ("relative", "alibi")
-    return _specs().TransformerEncoderSpec(
-        config.n_encoder_layers, relative_attention_bias=biased, **_options(config)
-    )
+    return _specs().TransformerEncoderSpec(config.n_encoder_layers, relative_attention_bias=biased, **_options(config))
 
 
 def _decoder(config: ModelConfig) -> Any:
@@ -236,9 +234,7 @@ def why_not(config: ModelConfig, kind: Kind) -> str | None:
     return None
 
 
-def write(
-    folder: Path, bundle: Bundle, model: Model, out: Path, quantization: Quantization = "float32"
-) -> None:
+def write(folder: Path, bundle: Bundle, model: Model, out: Path, quantization: Quantization = "float32") -> None:
     """Write the CTranslate2 model, the vocabulary, the tokenizer and attendo.json to the empty folder `out`.
 
     CTranslate2's Encoder does not support classification heads. The weights of a head are therefore stored in

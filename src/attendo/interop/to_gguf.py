@@ -56,9 +56,7 @@ def why_not(config: ModelConfig, kind: Kind) -> str | None:
     return None
 
 
-def write(
-    folder: Path, bundle: Bundle, model: Model, out: Path, quantization: GgufQuantization = "float32"
-) -> None:
+def write(folder: Path, bundle: Bundle, model: Model, out: Path, quantization: GgufQuantization = "float32") -> None:
     """Write the file `model.gguf`. Raise AttendoError if llama.cpp has no such tokenizer.
 
     Biases, norms, and matrices whose rows are no multiple of 32 are not quantized. With q4_0, the embeddings and the
@@ -168,9 +166,7 @@ def _vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
     return {
         "model": "llama",
         "tokens": tokens,
-        "token_type": [
-            types.BYTE if token in BYTES else kind for token, kind in zip(tokens, kinds, strict=True)
-        ],
+        "token_type": [types.BYTE if token in BYTES else kind for token, kind in zip(tokens, kinds, strict=True)],
         "scores": [scores.get(token, -float(len(scores) + i)) for i, token in enumerate(tokens)],
         "add_space_prefix": whole.startswith(MARK),
     }

@@ -93,8 +93,7 @@ def opened(out: Path) -> Foreign:
     if not model.config.is_encoder_decoder:
         pooling = out / _POOLING / "config.json"
         settings = json.loads(pooling.read_text(encoding="utf-8")) if pooling.is_file() else {}
-        own = next((name for name, theirs in POOLINGS.items() if settings.get(theirs)), None)
-        return ForeignModel(model, own)
+        return ForeignModel(model, next((name for name, theirs in POOLINGS.items() if settings.get(theirs)), None))
     return _ForeignTranslator(model, transformers.AutoTokenizer.from_pretrained(out, local_files_only=True))
 
 
@@ -107,9 +106,7 @@ def _write_pooling(bundle: Bundle, out: Path) -> None:
     for n, name in enumerate(modules):
         path = f"{n}_{name}" if n else ""
         (out / path).mkdir(exist_ok=n == 0)
-        listed.append(
-            {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{name}"}
-        )
+        listed.append({"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{name}"})
     width = {"word_embedding_dimension": bundle.model_config.d_model}
     write_atomic(out / _POOLING / "config.json", _json(width | said))
     write_atomic(out / "modules.json", json.dumps(listed, indent=1) + "\n")

@@ -92,17 +92,13 @@ class Rows:
         self.reorder(rows)
         self.memory = {name: values[rows.numpy()] for name, values in self.memory.items()}
         longest = int(self.lengths.max(initial=0))
-        self.past = {
-            name: values[:, :, values.shape[_AHEAD] - longest :] for name, values in self.past.items()
-        }
+        self.past = {name: values[:, :, values.shape[_AHEAD] - longest :] for name, values in self.past.items()}
 
     def join(self, other: Rows) -> None:
         """Append the rows of another state."""
         self.lengths = np.concatenate([self.lengths, other.lengths])
         self.past = {name: _joined(values, other.past[name], False) for name, values in self.past.items()}
-        self.memory = {
-            name: _joined(values, other.memory[name], True) for name, values in self.memory.items()
-        }
+        self.memory = {name: _joined(values, other.memory[name], True) for name, values in self.memory.items()}
 
 
 def _joined(first: np.ndarray, second: np.ndarray, behind: bool) -> np.ndarray:
@@ -297,9 +293,7 @@ def opened(out: Path) -> ExportedTranslator | ExportedGenerator | ExportedReader
     if not (out / "onnx.json").is_file():
         raise AttendoError(f"{out} has no onnx.json. Give the folder that `attendo export … --to onnx` wrote")
     try:
-        description, card = (
-            json.loads((out / name).read_text("utf-8")) for name in ("onnx.json", "card.json")
-        )
+        description, card = (json.loads((out / name).read_text("utf-8")) for name in ("onnx.json", "card.json"))
     except (OSError, ValueError):
         raise AttendoError(f"{out}: onnx.json or card.json is damaged. Export the model again") from None
     kinds = {"encoder-decoder": ExportedTranslator, "decoder": ExportedGenerator}

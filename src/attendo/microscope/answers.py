@@ -193,9 +193,7 @@ def layer_of(result: LookResult, path: str) -> Layer:
     }
 
 
-def _edited(
-    result: LookResult, path: str, n_heads: int, beta: float
-) -> tuple[list[float | Literal["inf"]], list[int]]:
+def _edited(result: LookResult, path: str, n_heads: int, beta: float) -> tuple[list[float | Literal["inf"]], list[int]]:
     """Return the inverse temperature of each head of a layer, and the heads that are off or replaced."""
     betas: list[float | Literal["inf"]] = [beta] * n_heads
     off: set[int] = set()
@@ -290,9 +288,7 @@ def tensor_answer(result: LookResult, path: str, head: From0 | None = None) -> b
     parts = [record.query[0], record.key[0], record.value[0], value_norms(attention, record.value)[0]]
     if head is not None:
         if head >= attention.n_heads:
-            raise AttendoError(
-                f"{path} has no head {head}; its {attention.n_heads} heads are numbered from 0"
-            )
+            raise AttendoError(f"{path} has no head {head}; its {attention.n_heads} heads are numbered from 0")
         shared = head * attention.n_kv_heads // attention.n_heads
         parts = [part[at] for part, at in zip(parts, (head, shared, shared, head), strict=True)]
     return b"".join(map(float_bytes, parts))

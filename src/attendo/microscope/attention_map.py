@@ -509,9 +509,7 @@ def steps_of(result: LookResult, path: str, head: int, query: int) -> Steps:
         beta=beta,
         off=head in layer["off"],
         keys=tuple(
-            KeyStep(
-                piece, tuple(k), tuple(v), product, score, out, _power(score, top, beta, weight, out), weight
-            )
+            KeyStep(piece, tuple(k), tuple(v), product, score, out, _power(score, top, beta, weight, out), weight)
             for piece, k, v, product, score, out, weight in zip(
                 pieces, key.tolist(), value.tolist(), products, scores, masked, weights.tolist(), strict=True
             )

@@ -55,8 +55,7 @@ def effects_answer(result: LookResult, path: str) -> EffectsAnswer:
     chunks = torch.eye(module.n_heads, dtype=torch.bool).split(n_rows)  # a row switches one head off
     rows = [row for off in chunks for row in _changes(result, OffByRow(path, off), len(off), before)]
     heads: list[WithoutHead] = [
-        {"head": head, "delta": float(deltas.sum()), "deltas": deltas.tolist()}
-        for head, deltas in enumerate(rows)
+        {"head": head, "delta": float(deltas.sum()), "deltas": deltas.tolist()} for head, deltas in enumerate(rows)
     ]
     if isinstance(result.user, Classifier):
         for head in heads:
@@ -78,9 +77,7 @@ def _changes(
     return torch.cat(rows) - before
 
 
-def _output_log_probs(
-    result: LookResult, logits: Float[Tensor, "1 *positions n"]
-) -> Float[Tensor, "1 tokens"]:
+def _output_log_probs(result: LookResult, logits: Float[Tensor, "1 *positions n"]) -> Float[Tensor, "1 tokens"]:
     """Return the log-probabilities of the output in float64. If the output is empty, return those of the prompt."""
     if isinstance(result.user, Classifier):
         return result.label_log_probs(logits)[:, [result.label]]
@@ -142,9 +139,7 @@ def tokens_answer(result: LookResult) -> TokensAnswer:
     Raise AttendoError if the model is not a classifier.
     """
     if not isinstance(result.user, Classifier):
-        raise AttendoError(
-            "only a classifier predicts a label. For other models, see the effects of their heads"
-        )
+        raise AttendoError("only a classifier predicts a label. For other models, see the effects of their heads")
     label = result.label
     states = result.record["encoder"].output[0]
     shares = pooled_shares(states, result.user.model.config.pooling)
@@ -178,9 +173,7 @@ def pooled_shares(states: Float[Tensor, "len d_model"], kind: Pooling) -> Float[
             return torch.eye(n)[0]
 
 
-def left_out(
-    result: LookResult, user: Classifier, label: int, most_work: float | None = None
-) -> list[float] | None:
+def left_out(result: LookResult, user: Classifier, label: int, most_work: float | None = None) -> list[float] | None:
     """Return log p(label | text) - log p(label | text without token i) for each i.
 
     Return None if the work exceeds `most_work` (default: MOST_WORK).

@@ -80,9 +80,7 @@ def _metric(result: LookResult, position: int) -> Metric:
 def _bounded(result: LookResult, passes: int) -> None:
     n_tokens = sum(tensor.shape[1] for tensor in result.inputs.values())
     if parameter_count(result.model) * n_tokens * passes > MOST_WORK:
-        raise AttendoError(
-            "this takes too long on the page. Use attendo.inspecting in Python, or a shorter text"
-        )
+        raise AttendoError("this takes too long on the page. Use attendo.inspecting in Python, or a shorter text")
 
 
 def _gradients(result: LookResult, stack: str) -> Float[Tensor, "q_len k_len"]:
@@ -99,9 +97,7 @@ def _gradients(result: LookResult, stack: str) -> Float[Tensor, "q_len k_len"]:
     return found
 
 
-def _patching(
-    result: LookResult, stack: Stack, position: int, other: str
-) -> Float[Tensor, "blocks positions"]:
+def _patching(result: LookResult, stack: Stack, position: int, other: str) -> Float[Tensor, "blocks positions"]:
     metric, clean = _metric(result, position), _inputs_of(result, other)
     for name, tensor in clean.items():
         if tensor.shape != (expected := result.inputs[name].shape):

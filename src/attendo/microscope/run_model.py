@@ -44,9 +44,7 @@ User = Translator | Classifier | Generator | Embedder
 def require_shown(user: Any) -> None:
     """Raise AttendoError for a model that `attendo look` does not show, such as a tagger."""
     if getattr(user, "pairs", False):
-        raise AttendoError(
-            "attendo look does not show classifiers of pairs of texts. Give the run of another model"
-        )
+        raise AttendoError("attendo look does not show classifiers of pairs of texts. Give the run of another model")
     if not isinstance(user, User):
         raise AttendoError(
             f"attendo look does not show models for {user.task}. It shows models for translation, classification,"
@@ -494,9 +492,7 @@ def search_text(
         special = SpecialIds(bos_id=prompt[-1], eos_id=known.eos_id, banned_ids=known.banned_ids)
         recorder = TraceRecorder(1, PASSED_OVER)
         options = {"prefixes": [prefix[: max_tokens - 1]] if prefix else None, "recorder": recorder}
-        hypotheses = beam_search(
-            model.step, cache, [max_tokens], config, special, generator.device, **options
-        )
+        hypotheses = beam_search(model.step, cache, [max_tokens], config, special, generator.device, **options)
     return hypotheses[0], recorder.traces()[0]
 
 
@@ -512,9 +508,7 @@ def changes_of(model: Model, edits: Sequence[Edit]) -> dict[str, Change] | None:
     for path, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, Attention | FeedForward):
             layers.setdefault(module, []).append(path)
-    heads = {
-        paths[0]: layer.n_heads if isinstance(layer, Attention) else None for layer, paths in layers.items()
-    }
+    heads = {paths[0]: layer.n_heads if isinstance(layer, Attention) else None for layer, paths in layers.items()}
     own = resolve(edits, heads, states=[path for path, _ in model.named_modules() if path not in heads])
     if own.keys() - heads.keys():
         return None

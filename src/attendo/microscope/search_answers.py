@@ -56,9 +56,7 @@ def searched(result: LookResult, beam: int, at_least: int = 0) -> Searched:
                 raise AttendoError("max_tokens=0 must be 1 or more for a search")
             hypotheses, trace = search_text(user, result.edits, prompt, prefix, beam, limit)
         case _:
-            raise AttendoError(
-                f"a model for {result.family} answers in one pass without a search, so there is no tree"
-            )
+            raise AttendoError(f"a model for {result.family} answers in one pass without a search, so there is no tree")
     best = hypotheses[0]
     ended = (result.tokenizer.eos_id,) if best.finished else ()
     return Searched(config, best, (*best.token_ids, *ended), trace)

@@ -102,9 +102,7 @@ def request_of(name: str, body: Mapping[str, Any]) -> Any:
     'inf'
     """
     if name not in REQUESTS:
-        raise AttendoError(
-            f"unknown question {name!r}: page and program have different versions. Reload the page"
-        )
+        raise AttendoError(f"unknown question {name!r}: page and program have different versions. Reload the page")
     if name == "look":
         edits = body.get("edits", [])
         if not isinstance(edits, list) or not all(isinstance(edit, dict) for edit in edits):

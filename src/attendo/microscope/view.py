@@ -97,8 +97,7 @@ class View:
         """Return the path, the number and the measures of each head (entropy, maximum, distance, patterns)."""
         layers = [layer for stack in stacks_of(self.result) for layer in stack["layers"]]
         return [
-            {"path": layer["path"], "head": head}
-            | {name: values[head] for name, values in layer["measures"].items()}
+            {"path": layer["path"], "head": head} | {name: values[head] for name, values in layer["measures"].items()}
             for layer in layers
             for head in range(layer["heads"])
         ]
@@ -155,9 +154,7 @@ class View:
             case ".csv":
                 write_atomic(path, table_text(self.map(stack), layer, head).encode("utf-8-sig"))
             case _:
-                raise AttendoError(
-                    f"{path} must end in .html, .png, .svg or .csv, for example {path.stem}.html"
-                )
+                raise AttendoError(f"{path} must end in .html, .png, .svg or .csv, for example {path.stem}.html")
 
     def widget(self, height: int = HEIGHT) -> Widget:
         """Return the live page as a notebook widget that queries the model in Python.
@@ -201,9 +198,7 @@ class View:
             head = int(entropy(torch.from_numpy(shown.weights[layer])).argmin())
         return {"path": attention_paths(self.result.model)[shown.stack][layer], "head": head}
 
-    def steps(
-        self, query: int, stack: Stack | None = None, layer: int | None = None, head: int | None = None
-    ) -> Steps:
+    def steps(self, query: int, stack: Stack | None = None, layer: int | None = None, head: int | None = None) -> Steps:
         """Return the intermediate results of the attention of one query in one head.
 
         Args:

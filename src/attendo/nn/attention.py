@@ -123,9 +123,7 @@ def attention(
     return attention_weights(query, key, mask, scale, bias, inverse_temperature) @ value
 
 
-def share_heads(
-    x: Float[Tensor, "batch kv_heads len dim"], n_heads: int
-) -> Float[Tensor, "batch heads len dim"]:
+def share_heads(x: Float[Tensor, "batch kv_heads len dim"], n_heads: int) -> Float[Tensor, "batch heads len dim"]:
     """Repeat each key or value head for the query heads of its group (Ainslie et al. 2023).
 
     >>> share_heads(torch.tensor([1.0, 2.0]).view(1, 2, 1, 1), 4).flatten()
@@ -208,9 +206,7 @@ class Attend(nn.Module):
         q_len, k_len = query.shape[-2], key.shape[-2]
         key, value = share_heads(key, query.shape[1]), share_heads(value, query.shape[1])
         dropout = self.dropout if self.training else 0.0
-        if (
-            math.isinf(self.inverse_temperature) or self.softcap is not None
-        ):  # the kernel has only the softmax
+        if math.isinf(self.inverse_temperature) or self.softcap is not None:  # the kernel has only the softmax
             allowed = None if mask is None else mask.dense(q_len, k_len, query.device)
             scores = attention_scores(query, key, self.scale, bias, self.softcap)
             return F.dropout(masked_softmax(scores, allowed, self.inverse_temperature), dropout) @ value
@@ -296,9 +292,7 @@ class Attention(nn.Module):
         self.n_heads = n_heads
         self.n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
         if self.n_kv_heads < 1 or n_heads % self.n_kv_heads:
-            raise ValueError(
-                f"n_heads={n_heads} must be a multiple of n_kv_heads={n_kv_heads}. Change one of them"
-            )
+            raise ValueError(f"n_heads={n_heads} must be a multiple of n_kv_heads={n_kv_heads}. Change one of them")
         self.head_dim = d_model // n_heads if head_dim is None else head_dim
         self.value_dim = self.head_dim if value_dim is None else value_dim
         d_memory = d_model if d_memory is None else d_memory
@@ -318,9 +312,7 @@ class Attention(nn.Module):
         memory: Float[Tensor, "batch k_len d_memory"],
         values: Float[Tensor, "batch k_len d_values"] | None = None,
         start: Int[Tensor, " batch"] | None = None,
-    ) -> tuple[
-        Float[Tensor, "batch kv_heads k_len head_dim"], Float[Tensor, "batch kv_heads k_len value_dim"]
-    ]:
+    ) -> tuple[Float[Tensor, "batch kv_heads k_len head_dim"], Float[Tensor, "batch kv_heads k_len value_dim"]]:
         """Return the projected keys and values of the attended input, for example for a cache.
 
         Args:

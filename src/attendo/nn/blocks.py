@@ -79,9 +79,7 @@ class EncoderBlock(nn.Module):
     True
     """
 
-    def __init__(
-        self, self_attention: Attention, feed_forward: FeedForward, residual: Callable[[], Residual]
-    ):
+    def __init__(self, self_attention: Attention, feed_forward: FeedForward, residual: Callable[[], Residual]):
         super().__init__()
         self.self_attention = self_attention
         self.self_attention_residual = residual()
@@ -298,9 +296,7 @@ class Decoder(nn.Module):
             value_dim=attention.value_dim,
         )
 
-    def step(
-        self, x: Float[Tensor, "rows n d_model"], cache: DecoderCache
-    ) -> Float[Tensor, "rows n d_model"]:
+    def step(self, x: Float[Tensor, "rows n d_model"], cache: DecoderCache) -> Float[Tensor, "rows n d_model"]:
         """Return the hidden states of `n` new positions after the cached positions, and advance the cache by `n`.
 
         Args:

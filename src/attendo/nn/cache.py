@@ -94,9 +94,7 @@ class DecoderCache:
         regular = [source for source in range(n_sources) for _ in range(per_source)]
         self.folded = per_source if self.row_sources == regular else None
         self._source_index = (
-            None
-            if self.folded
-            else torch.tensor(self.row_sources, dtype=torch.long, device=self.lengths.device)
+            None if self.folded else torch.tensor(self.row_sources, dtype=torch.long, device=self.lengths.device)
         )
 
     @property

@@ -31,9 +31,7 @@ def within_lengths(lengths: Int[Tensor, " batch"], k_len: int) -> Bool[Tensor, "
     return torch.arange(k_len, device=lengths.device) < lengths[:, None]
 
 
-def banded(
-    q_len: int, k_len: int, window: int, device: torch.device | None = None
-) -> Bool[Tensor, "q_len k_len"]:
+def banded(q_len: int, k_len: int, window: int, device: torch.device | None = None) -> Bool[Tensor, "q_len k_len"]:
     """Return a local attention mask, True for keys less than `window` positions away (Vaswani et al. 2017, section 4).
 
     >>> banded(3, 3, 2).int()
@@ -109,13 +107,9 @@ class Mask:
         Raises:
             ValueError: The shape of a condition does not match the numbers of queries and keys.
         """
-        device = next(
-            (t.device for t in (self.key_lengths, self.segments, self.allowed) if t is not None), device
-        )
+        device = next((t.device for t in (self.key_lengths, self.segments, self.allowed) if t is not None), device)
         dense = (
-            causal(q_len, k_len, device)
-            if self.causal
-            else torch.ones(q_len, k_len, dtype=torch.bool, device=device)
+            causal(q_len, k_len, device) if self.causal else torch.ones(q_len, k_len, dtype=torch.bool, device=device)
         )
         if self.window is not None:
             dense = dense & banded(q_len, k_len, self.window, device)

@@ -98,9 +98,7 @@ class FixedPositions(nn.Module):
         self.start = start
         self.register_buffer("table", encode(torch.arange(start, start + max_len)), persistent=False)
 
-    def forward(
-        self, positions: Int[Tensor, "*batch len"], end: int
-    ) -> Float[Tensor, "*batch len d_model_or_1"]:
+    def forward(self, positions: Int[Tensor, "*batch len"], end: int) -> Float[Tensor, "*batch len d_model_or_1"]:
         """Return the encoding of each position.
 
         Args:

@@ -89,9 +89,7 @@ def train(
     from attendo.runs.training_run import new_run
 
     files = {"train": train} if valid is None else {"train": train, "valid": valid}
-    data: dict[str, Any] = {
-        name: list(map(str, f if isinstance(f, tuple) else (f,))) for name, f in files.items()
-    }
+    data: dict[str, Any] = {name: list(map(str, f if isinstance(f, tuple) else (f,))) for name, f in files.items()}
     if columns is not None:
         name = "column" if task.endswith("language-model") else "columns"
         data[name] = columns if isinstance(columns, str) else ",".join(map("=".join, columns.items()))
@@ -102,8 +100,6 @@ def train(
     from_preset = preset_tables(preset) if preset else {}
     tables = joined(from_preset, settings or {}, {"data": data, "training": ends})
     start = None if init_from is None else Path(init_from)
-    run = new_run(
-        family_of(task), tables, Path(out), say, device=device, init_from=start, own_parts=own_parts
-    )
+    run = new_run(family_of(task), tables, Path(out), say, device=device, init_from=start, own_parts=own_parts)
     run.to_end(say)
     return load(out, "cpu" if device == "auto" else device, own_parts)

@@ -74,9 +74,7 @@ class _AnswerTask(TokenTask[DatasetT]):
         tokenizer, most = self.generator.tokenizer, self.generator.model.config.max_len // 2
         encode = template_of(tokenizer).encode
         talks = [versions(row)[0] for row in self.rows]
-        asked = [
-            (talk, encode(tokenizer, talk[:-1], True)[0]) for talk in talks if talk[-1].role == "assistant"
-        ]
+        asked = [(talk, encode(tokenizer, talk[:-1], True)[0]) for talk in talks if talk[-1].role == "assistant"]
         asked = [(talk, ids) for talk, ids in asked if len(ids) <= most][:PROMPTS]
         found = answers_of(self.generator, [ids for _, ids in asked], min(MOST_ANSWERED, most))
         return [
@@ -150,9 +148,7 @@ class PreferenceTask(_AnswerTask[PreferenceDataset]):
         else:
             self.generator.model.eval()
             found = {name: self._margins_of(data) for name, data in sides.items()}
-        train, valid = (
-            replace(data, beta=self.material.beta, reference=found[name]) for name, data in sides.items()
-        )
+        train, valid = (replace(data, beta=self.material.beta, reference=found[name]) for name, data in sides.items())
         return replace(self, material=train, validation=valid)
 
     def _margins_of(self, data: PreferenceDataset) -> NDArray[np.float32]:

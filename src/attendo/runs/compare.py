@@ -196,9 +196,7 @@ def loss_sums(sums: Float[ndarray, "rows 3"], metrics: Sequence[str], signature:
     return _sums(metrics, known)
 
 
-def passages(
-    document: Document, sizes: Int[ndarray, " vocab"], size: int = PASSAGE
-) -> Int[ndarray, " targets"]:
+def passages(document: Document, sizes: Int[ndarray, " vocab"], size: int = PASSAGE) -> Int[ndarray, " targets"]:
     """Return for each target token the number (from 0) of the passage that contains the last byte of the token.
 
     A document is cut into equal passages of about `size` bytes. The end token is in the last passage. `sizes` are the

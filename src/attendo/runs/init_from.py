@@ -142,9 +142,7 @@ FORMAT = "attendo adapter 1"
 ADAPTER = "adapter.safetensors"
 
 
-def save_adapter(
-    folder: Path, trained: Mapping[str, Tensor], lora: LoraConfig, bundle: Bundle, step: int
-) -> None:
+def save_adapter(folder: Path, trained: Mapping[str, Tensor], lora: LoraConfig, bundle: Bundle, step: int) -> None:
     """Replace the file adapter.safetensors in a run folder.
 
     The file contains the LoRA matrices, the fully trained parts, and the hash of the base model's weights.
@@ -176,15 +174,11 @@ def with_adapter(folder: Path, file: Path) -> Model:
             header = opened.metadata() or {}
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
     except FileNotFoundError:
-        raise AttendoError(
-            f"{file}: no such file. Give the adapter.safetensors of a run with lora.rank"
-        ) from None
+        raise AttendoError(f"{file}: no such file. Give the adapter.safetensors of a run with lora.rank") from None
     except SafetensorError as error:
         raise AttendoError(f"{file} is damaged ({error}). Restore it from a copy") from None
     if header.get("format") != FORMAT:
-        raise AttendoError(
-            f"{file} is not an adapter (expected the adapter.safetensors of a run with lora.rank)"
-        )
+        raise AttendoError(f"{file} is not an adapter (expected the adapter.safetensors of a run with lora.rank)")
     if header["base_weights_sha256"] != weights_hash(folder):
         raise AttendoError(
             f"{file} was trained on other weights than those in {folder}. Give the run that it started from"

@@ -75,9 +75,7 @@ def facts_of(run: RunRecord, language: Language = "en") -> dict[str, str]:
 def differing_settings(runs: Sequence[RunRecord]) -> list[str]:
     """Return the model, tokenizer and training settings that differ between the runs, with the value of each run."""
     compared = ("model", "tokenizer", "training")
-    keys = dict.fromkeys(
-        (table, key) for table in compared for run in runs for key in _table(run.config.get(table))
-    )
+    keys = dict.fromkeys((table, key) for table in compared for run in runs for key in _table(run.config.get(table)))
     found = []
     for table, key in keys:
         values = [_shown(_table(run.config.get(table)).get(key)) or "–" for run in runs]

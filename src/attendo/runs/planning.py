@@ -160,9 +160,7 @@ def plan_run(
     batches = found.material.batches(training.batch_tokens, training.seed, 0)
     load, cells = sampled(batches)
     flops = training.accumulation * costs.training_flops(costs.training_multiplications(model), load)
-    memory = update_memory(
-        model, cells, Formats(training.precision in FORMATS, where.type == "cuda"), training
-    )
+    memory = update_memory(model, cells, Formats(training.precision in FORMATS, where.type == "cuda"), training)
     there = machine_memory(where)
     return Plan(
         task=family.name,

@@ -71,9 +71,7 @@ def resumed_run(
     say_other_torch(bundle.card, say)
     if (before := run.progress.planned_end) not in ("", run.training.planned_end):  # config.toml has changed
         if not changes:
-            say(
-                f"the end in config.toml has changed since {path.name}: {run.training.planned_end}, was {before}"
-            )
+            say(f"the end in config.toml has changed since {path.name}: {run.training.planned_end}, was {before}")
         forget_end(run)
     if changes:
         prolong(run, dict(changes))
@@ -159,9 +157,7 @@ def require_own_shapes(bundle: Bundle, path: Path, model: nn.Module) -> None:
         bundle.require_shapes(path, {name: weights.shape(name) for name in weights}, model)
 
 
-def same_material(
-    family: TaskSpec, config: RunConfig, corpus: Corpus[Any], bundle: Bundle, say: Say
-) -> TokenDataset:
+def same_material(family: TaskSpec, config: RunConfig, corpus: Corpus[Any], bundle: Bundle, say: Say) -> TokenDataset:
     """Return the training data if it is unchanged since the run began. A changed token store in the cache is rebuilt.
 
     Raises AttendoError with both hashes if the data or its tokens have changed.
@@ -215,8 +211,7 @@ def set_threads(wanted: int | None, before: int, say: Say) -> None:
     """Set the number of CPU threads to `wanted` (default: `before`). If the number changes, print a note."""
     if wanted is not None and wanted != before:
         say(
-            f"note: {wanted} threads instead of {before}, so the weights will differ slightly from an uninterrupted"
-            " run"
+            f"note: {wanted} threads instead of {before}, so the weights will differ slightly from an uninterrupted run"
         )
     torch.set_num_threads(wanted or before)
 
@@ -225,9 +220,7 @@ def say_other_torch(card: Mapping[str, Any], say: Say) -> None:
     """Print a note if the run began with another version of PyTorch, because results can then differ."""
     here, before = str(torch.__version__), card.get("versions", {}).get("torch")
     if before not in (None, here):
-        say(
-            f"note: torch {here} instead of {before}, so the weights may differ slightly from an uninterrupted run"
-        )
+        say(f"note: torch {here} instead of {before}, so the weights may differ slightly from an uninterrupted run")
 
 
 # ---- proof that a run resumes exactly
@@ -256,9 +249,7 @@ class Verification:
         lines = [f"replayed: step {self.start:,} to step {self.end:,}, {threads}"]
         if self.differing:
             lines.append(f"NOT identical: {self.differing}")
-            lines.append(
-                "Possible reasons: another version of torch, CPU or number of threads (see card.json)."
-            )
+            lines.append("Possible reasons: another version of torch, CPU or number of threads (see card.json).")
         else:
             lines.append("bit-identical: losses, gradient norms, rows")
             if self.whole:

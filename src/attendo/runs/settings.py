@@ -318,9 +318,7 @@ def choose_training(
         step = partial(update, run, [batches[len(batches) // 2]])
         training["compile"] = compiling_pays(run.executor.trained_model, step)
     layers = "+".join(str(n) for n in (model["n_encoder_layers"], model["n_decoder_layers"]) if n)
-    say(
-        f"model: {layers} layers, d_model {model['d_model']}, dropout {model['dropout']}, {training['precision']}"
-    )
+    say(f"model: {layers} layers, d_model {model['d_model']}, dropout {model['dropout']}, {training['precision']}")
     if device.type == "cpu" and training["precision"] == "float16":
         say("warning: float16 is for GPUs. On a CPU use `training.precision=bfloat16`, or float32")
     say(

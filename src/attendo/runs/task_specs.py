@@ -215,9 +215,7 @@ def _classification_task(
     corpus: LabelledCorpus, material: LabelledDataset, classifier: TextClassifier, training: TrainingConfig
 ) -> ClassificationTask:
     each, final = corpus.validation(training.evaluate_rows)
-    task = ClassificationTask(
-        material, classifier, each, training.batch_tokens, corpus.validation_name, final
-    )
+    task = ClassificationTask(material, classifier, each, training.batch_tokens, corpus.validation_name, final)
     task.fit_ngrams(corpus.rows)
     corpus.say(task.what_to_beat)
     if not task.learns_head_only(training.frozen):
@@ -390,9 +388,7 @@ def _questions(corpus: ChatCorpus, task: Any) -> Iterator[str]:
     return iter(sorted(map(question, task.rows), key=source_hash))
 
 
-def _answer_task(
-    corpus: ChatCorpus, material: ChatDataset, generator: Generator, training: TrainingConfig
-) -> Task:
+def _answer_task(corpus: ChatCorpus, material: ChatDataset, generator: Generator, training: TrainingConfig) -> Task:
     rows, _ = corpus.validation(training.evaluate_rows)
     valid = corpus.material(generator.tokenizer, material.context, rows)
     if isinstance(material, PreferenceDataset) and isinstance(valid, PreferenceDataset):
@@ -475,9 +471,7 @@ def _hidden(corpus: TextCorpus, tokenizer: Tokenizer, tables: _Tables) -> Masked
     masking = build(MaskingConfig, tables.get("masking", {}), "the settings [masking]")
     stream = corpus.stream(tokenizer, "train")
     if tokenizer.mask_id < 0:
-        raise AttendoError(
-            "the tokenizer of the initial run has no mask token. Start from a masked language model"
-        )
+        raise AttendoError("the tokenizer of the initial run has no mask token. Start from a masked language model")
     text_ids = tokenizer.text_ids if tokenizer.kind == "imported" else None
     return MaskedDataset(
         stream, tables["model"]["max_len"], tokenizer.vocab_size, masking, tokenizer.specials, text_ids

@@ -213,9 +213,7 @@ class ClassificationTask(_LabelledTask):
         encoder = classifier.decisions(read)
         classifier.encoder_temperature = own = fit_temperature(encoder, true)
         classifier.share = self._best_share(encoder / own)
-        logits = (
-            encoder if classifier.share == 1.0 else mixed(encoder / own, self._ngram_logits, classifier.share)
-        )
+        logits = encoder if classifier.share == 1.0 else mixed(encoder / own, self._ngram_logits, classifier.share)
         classifier.temperature = fit_temperature(logits, true)
         log_probs = log_softmax(logits / classifier.temperature)
         alone = classifier.scores(log_softmax(encoder / own), self.validation)

@@ -133,9 +133,7 @@ class MetricsLog:
 
     def _write(self, line: dict[str, Any]) -> None:
         # JSON has no infinity
-        lost = {
-            key: None for key, value in line.items() if isinstance(value, float) and not math.isfinite(value)
-        }
+        lost = {key: None for key, value in line.items() if isinstance(value, float) and not math.isfinite(value)}
         entry = line | lost
         if not self._whole and self.path.exists():
             # a killed process may have written an incomplete line after the last line break
@@ -183,9 +181,7 @@ def read_log(path: Path) -> tuple[list[dict[str, Any]], str]:
     for number, line in enumerate(lines, 1):
         entry = _entry(line)
         if entry is None:
-            raise AttendoError(
-                f"{path}:{number}: damaged (expected a JSON object with kind and step). Delete the line"
-            )
+            raise AttendoError(f"{path}:{number}: damaged (expected a JSON object with kind and step). Delete the line")
         entries.append(entry)
     return entries, f"{path}:{len(lines) + 1}: incomplete last line, skipped" if rest else ""
 

@@ -359,18 +359,14 @@ def new_model(bundle: Bundle, config: RunConfig, device: torch.device, say: Say)
     return model
 
 
-def loop_run(
-    folder: Path, config: RunConfig, model: Model, task: Task, clock: Clock, ranks: Ranks = ALONE
-) -> Run:
+def loop_run(folder: Path, config: RunConfig, model: Model, task: Task, clock: Clock, ranks: Ranks = ALONE) -> Run:
     """Return the state of the training loop at step 0. Each rank then has its own random numbers."""
     # what prepared the task may have drawn, for example by its first import
     seed_others(config.training.seed)
     if ranks.rank:
         seed_rank(config.training.seed, 0, ranks.rank)
     place = folder / "checkpoints"
-    run = Run(
-        model, task, config.training, config.checkpoint, place, clock=clock, ranks=ranks, lora=config.lora
-    )
+    run = Run(model, task, config.training, config.checkpoint, place, clock=clock, ranks=ranks, lora=config.lora)
     run.progress.evaluation_due = getattr(task, "evaluate_first", False)
     return run
 
@@ -393,9 +389,7 @@ def require_no_run(folder: Path) -> None:
             raise AttendoError(
                 f"{folder} already holds a model, but no checkpoint to resume from. Give another `out`, or remove it"
             )
-        raise AttendoError(
-            f"{folder} already holds a run. Give another `out`, or resume it: attendo resume {folder}"
-        )
+        raise AttendoError(f"{folder} already holds a run. Give another `out`, or resume it: attendo resume {folder}")
     if folder.exists() and not folder.is_dir():
         raise AttendoError(f"{folder} is a file. Give `out` a new or empty folder")
     if folder.is_dir() and any(folder.iterdir()):
@@ -474,9 +468,7 @@ def measured_heads(model: Model, inputs: dict[str, Tensor]) -> list[HeadMeasure]
                 module.register_forward_hook(lambda _, given, __, name=name: streams.update({name: given[0]}))
         record.model.hidden(**inputs)
     return [
-        measure
-        for path in record
-        for measure in _layer(path, model.get_submodule(path), record[path], streams[path])
+        measure for path in record for measure in _layer(path, model.get_submodule(path), record[path], streams[path])
     ]
 
 
@@ -491,8 +483,7 @@ def _layer(
     added = head_contributions(mixed, attention.out_proj.get_parameter("weight").float())
     share = (differing(added, (0, 2)) / differing(stream.float(), (0, 1))).sqrt()
     return [
-        HeadMeasure(path, head, *pair)
-        for head, pair in enumerate(zip(spread.tolist(), share.tolist(), strict=True))
+        HeadMeasure(path, head, *pair) for head, pair in enumerate(zip(spread.tolist(), share.tolist(), strict=True))
     ]
 
 
@@ -519,6 +510,5 @@ def even_inputs(batch: Batch) -> dict[str, Tensor]:
     long = torch.stack([length >= length.median() for length in lengths.values()]).all(0)
     rows = long.nonzero().squeeze(1)[:MOST_ROWS]
     return {
-        name: inputs[name][rows, : min(MOST_POSITIONS, int(length[rows].min()))]
-        for name, length in lengths.items()
+        name: inputs[name][rows, : min(MOST_POSITIONS, int(length[rows].min()))] for name, length in lengths.items()
     }

@@ -139,9 +139,7 @@ class Trial:
         known = [name for name in first["measures"] if measured({name: 0.0})]
         found = self.metric or ("bits_per_byte" if "bits_per_byte" in known else first["deciding"])
         if found not in known:
-            raise AttendoError(
-                f"{found} is not measured in this task (expected {', '.join(known)}). Fix `metric`"
-            )
+            raise AttendoError(f"{found} is not measured in this task (expected {', '.join(known)}). Fix `metric`")
         return found
 
     @property
@@ -159,9 +157,7 @@ class Trial:
     def _verdict(self, name: str, n_seeds: int) -> tuple[list[float], tuple[float, float], Verdict]:
         """Return the differences from the baseline over the first `n_seeds` seeds, their interval and a verdict."""
         own, base = self.scores(name), self.scores(BASELINE)
-        differences = [
-            own[seed] - base[seed] for seed in self.plan["seeds"][:n_seeds] if {seed} <= own.keys() & base
-        ]
+        differences = [own[seed] - base[seed] for seed in self.plan["seeds"][:n_seeds] if {seed} <= own.keys() & base]
         if len(own) < sum(path.startswith(f"{name}/") for path in self.results):
             return differences, (-math.inf, math.inf), "diverged"
         low, high = paired_interval(differences, len(self.plan["seeds"]))
@@ -257,9 +253,7 @@ def trial(
     """
     family, folder = replace(family_of(task), most_epochs=UNLIMITED), Path(out)
     if metric and not measured({metric: 0.0}):
-        raise AttendoError(
-            f"unknown metric {metric} (expected for example accuracy, chrf or loss). Fix `metric`"
-        )
+        raise AttendoError(f"unknown metric {metric} (expected for example accuracy, chrf or loss). Fix `metric`")
     start = None if init_from is None else Path(init_from).absolute()
     plan = planned_trial(family, settings, variants, seeds, start)
     is_new = not (folder / FILE).exists()
@@ -267,9 +261,7 @@ def trial(
         raise AttendoError(f"{folder} exists and contains no trial. Give `out` a new or empty folder")
     with locked(folder / LOCK) as free:
         if not free:
-            raise AttendoError(
-                f"another process works on the trial in {folder}. Wait until it ends, or stop it"
-            )
+            raise AttendoError(f"another process works on the trial in {folder}. Wait until it ends, or stop it")
         found = Trial(folder, plan, metric=metric) if is_new else read_trial(folder, plan, metric)
         found.save()
         _Training(found, family, start, device, say, train).to_end()
@@ -283,24 +275,16 @@ def planned_trial(
     check_tables(family, settings, "the settings")
     section(family.data, joined(family.defaults(), settings), "data", "the settings").check()
     if not settings.get("training", {}).keys() & set(BUDGETS):
-        raise AttendoError(
-            "the runs have no limit (expected an equal limit). Give `cpu_minutes`, the time of each run"
-        )
+        raise AttendoError("the runs have no limit (expected an equal limit). Give `cpu_minutes`, the time of each run")
     if seeds < 2:
-        raise AttendoError(
-            f"{plural(seeds, 'seed')} cannot be compared (expected at least 2). Give more `seeds`"
-        )
+        raise AttendoError(f"{plural(seeds, 'seed')} cannot be compared (expected at least 2). Give more `seeds`")
     # otherwise the scores of two runs would not measure the same thing
     fixed = ("data", "masking", *(("tokenizer",) if family.architecture == "masked" else ()))
     for name, tables in variants.items():
         check_tables(family, joined(settings, tables), f"the settings of {name}")
         keys = [f"{part}.{key}" for part, table in tables.items() for key in table]
-        if wrong := [
-            key for key in keys if key.split(".")[0] in fixed or key.split(".")[1] in (*BUDGETS, "seed")
-        ]:
-            raise AttendoError(
-                f"{name}: {wrong[0]} must be equal in all runs of a trial. Set it for the whole trial"
-            )
+        if wrong := [key for key in keys if key.split(".")[0] in fixed or key.split(".")[1] in (*BUDGETS, "seed")]:
+            raise AttendoError(f"{name}: {wrong[0]} must be equal in all runs of a trial. Set it for the whole trial")
     first = settings.get("training", {}).get("seed", 1)
     plan = {
         "task": family.name,

@@ -104,9 +104,7 @@ def _likely(token: str, log_prob: float) -> dict[str, Any]:
     return {"token": token, "logprob": log_prob, "bytes": None}
 
 
-def _choice(
-    index: int, own: dict[str, Any], reason: str | None, table: dict[str, Any] | None
-) -> dict[str, Any]:
+def _choice(index: int, own: dict[str, Any], reason: str | None, table: dict[str, Any] | None) -> dict[str, Any]:
     """Return a choice of a chat response. `table` is the `LogProbs` object of a completion, or None."""
     log_probs = None
     if table is not None:

@@ -160,9 +160,7 @@ def usage_of(n_read: int, n_written: int) -> dict[str, int]:
     return {"prompt_tokens": n_read, "completion_tokens": n_written, "total_tokens": n_read + n_written}
 
 
-def choice(
-    index: int, text: str, reason: str | None, logprobs: dict[str, Any] | None = None
-) -> dict[str, Any]:
+def choice(index: int, text: str, reason: str | None, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return a generated text, or a piece of a streamed text, as a JSON object."""
     return {"text": text, "index": index, "logprobs": logprobs, "finish_reason": reason}
 
@@ -311,9 +309,7 @@ def reason_of(found: Generation) -> str:
     return "length" if found.finished_by == "length" else "stop"
 
 
-async def _scores(
-    request: ApiRequest, served: ServedModel, ready: GenerationRequest
-) -> list[list[TokenScore | None]]:
+async def _scores(request: ApiRequest, served: ServedModel, ready: GenerationRequest) -> list[list[TokenScore | None]]:
     """Return the scores of the tokens of each prompt and its text, from another pass. The first token has None."""
     generator = ready.generator
     context = generator.model.config.max_len

@@ -94,9 +94,7 @@ class ApiRequest(Request):
     async def read_form(self) -> dict[str, str]:
         """Return the fields of a form body. Raise ApiError for another body (status 415) or an invalid form (400)."""
         if self.media_type not in (FORM, PARTS):
-            raise ApiError(
-                415, f"the body must be JSON or a form; send it with Content-Type: {JSON}, or {FORM}"
-            )
+            raise ApiError(415, f"the body must be JSON or a form; send it with Content-Type: {JSON}, or {FORM}")
         try:
             return await form_fields(self.headers["content-type"], await self.body())
         except ValueError:  # not UTF-8, among others
@@ -119,9 +117,7 @@ class ApiRequest(Request):
         """Return the result of `work` on the model that `choose_model` returns."""
         return await self.with_choice(lambda: choose_model(self.server, name, families), work)
 
-    async def with_choice(
-        self, choose: Callable[[], ServedModel], work: Callable[[ServedModel], Awaitable[T]]
-    ) -> T:
+    async def with_choice(self, choose: Callable[[], ServedModel], work: Callable[[ServedModel], Awaitable[T]]) -> T:
         """Return the result of `work` on the chosen model. If the model was reloaded meanwhile, run `work` again."""
         while True:
             served = choose()

@@ -216,9 +216,7 @@ class Guard:
         finally:
             self.state.working -= not early
 
-    async def _let_in(
-        self, record: ResponseRecord, scope: Scope, receive: Receive, early: bool
-    ) -> bytes | None:
+    async def _let_in(self, record: ResponseRecord, scope: Scope, receive: Receive, early: bool) -> bytes | None:
         """Return the body of an admitted request, or None if the client disconnected. Otherwise raise ApiError."""
         state = self.state
         headers = Headers(scope=scope)
@@ -287,9 +285,7 @@ def _check_sender(state: State, headers: Headers, method: str) -> None:
     origin = headers.get("origin")
     allowed = origin is not None and ("*" in state.cors or origin in state.cors)
     if method not in READS and not allowed and _is_elsewhere(headers):
-        raise ApiError(
-            403, "pages of other origins are not allowed; allow them with: attendo serve --cors ORIGIN"
-        )
+        raise ApiError(403, "pages of other origins are not allowed; allow them with: attendo serve --cors ORIGIN")
 
 
 def _is_elsewhere(headers: Headers) -> bool:
@@ -366,9 +362,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-async def _refuse(
-    record: ResponseRecord, scope: Scope, receive: Receive, send: Send, error: ApiError
-) -> None:
+async def _refuse(record: ResponseRecord, scope: Scope, receive: Receive, send: Send, error: ApiError) -> None:
     """Respond to a rejected request.
 
     Many clients send the whole body before they read the response, and would otherwise see a broken pipe. The rest of

@@ -240,9 +240,7 @@ async def look_page(request: ApiRequest, model: ModelName) -> Response:
 BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
 
-@look_router.post(
-    "/look/{model}/api/{name}", **reads(Question, dict[str, Any], timeout=False, content=BINARY)
-)
+@look_router.post("/look/{model}/api/{name}", **reads(Question, dict[str, Any], timeout=False, content=BINARY))
 async def answer(request: ApiRequest, model: ModelName, name: ModelName) -> Response:
     """Compute the answer to one request of the microscope page."""
     question = name, (await request.read_json(Question)).model_extra or {}

@@ -99,9 +99,7 @@ class ModelRegistry:
             if name in self.folders:
                 if self.folders[name].resolve() == folder.resolve():
                     raise AttendoError(f"{folder} is given twice. Give it once")
-                raise AttendoError(
-                    f"{self.folders[name]} and {folder} have the same name {name}. Rename one of them"
-                )
+                raise AttendoError(f"{self.folders[name]} and {folder} have the same name {name}. Rename one of them")
             self.folders[name] = folder
         self._options = {"rows": rows, "device": device, "source": source, "target": target, "bits": bits}
         self._cache_bits: CacheBits | None = cache_bits

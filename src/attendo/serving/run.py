@@ -167,9 +167,7 @@ class _Running:
         self.look = asyncio.Event()
         self.stop = asyncio.Event()
 
-    async def run(
-        self, listening: socket.socket, watch: float | None, ready: Callable[[], None] = lambda: None
-    ) -> int:
+    async def run(self, listening: socket.socket, watch: float | None, ready: Callable[[], None] = lambda: None) -> int:
         """Serve until a signal or an error, and return the exit code."""
         loop = asyncio.get_running_loop()
         with _signals(loop, self.start_draining, self.look.set):
@@ -242,9 +240,7 @@ async def _in_thread(work: Callable[[], object]) -> None:
 
 
 @contextlib.contextmanager
-def _signals(
-    loop: asyncio.AbstractEventLoop, stop: Callable[[], None], look: Callable[[], None]
-) -> Iterator[None]:
+def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None], look: Callable[[], None]) -> Iterator[None]:
     """Call `stop` at the first SIGTERM or SIGINT, and `look` at SIGHUP. A second signal ends the process."""
     if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":
         yield

@@ -89,9 +89,7 @@ def pair_scores(translator: Translator, pairs: Sequence[ScoringChunk], n: int) -
     first = len(tokenizer.specials.begin) - 1
     found = []
     for pair in pairs:
-        inputs, wanted = teacher_forced(
-            tokenizer, [list(pair.source)], [list(pair.target)], translator.device
-        )
+        inputs, wanted = teacher_forced(tokenizer, [list(pair.source)], [list(pair.target)], translator.device)
         with torch.inference_mode():
             logits = translator.model(**inputs)[0, first:]
             found.append(_scores(logits, wanted[0, first:].tolist(), n))

@@ -166,9 +166,7 @@ class ScoreBody(Body):
     the number of most likely tokens to return per position.
     """
 
-    model_config = ConfigDict(
-        json_schema_extra=_one_of(("source", "target"), ("pairs",), ("text",), ("texts",))
-    )
+    model_config = ConfigDict(json_schema_extra=_one_of(("source", "target"), ("pairs",), ("text",), ("texts",)))
 
     model: Name | None = None
     source: str = ""
@@ -276,9 +274,7 @@ async def tokenize(request: ApiRequest) -> Response:
     return await request.with_model(body.model, (), work)
 
 
-@router.post(
-    "/detokenize", **reads(DetokenizeBody, DetokenizeAnswer, timeout=False), operation_id="detokenize"
-)
+@router.post("/detokenize", **reads(DetokenizeBody, DetokenizeAnswer, timeout=False), operation_id="detokenize")
 async def detokenize(request: ApiRequest) -> Response:
     """Decode token ids into text. Begin, end and padding tokens are skipped."""
     body = await request.read_json(DetokenizeBody)
@@ -345,9 +341,7 @@ def _check_lengths(translator: Translator, pairs: Sequence[Pair]) -> None:
         for tokenizer, text in ((own, pair.source), (own.target, pair.target)):
             n_tokens = len(tokenizer.encode(text))
             if n_tokens > translator.longest:
-                raise ApiError(
-                    400, f"a text has {n_tokens:,} tokens (at most {translator.longest:,}); split it"
-                )
+                raise ApiError(400, f"a text has {n_tokens:,} tokens (at most {translator.longest:,}); split it")
 
 
 async def _score_texts(request: ApiRequest, served: ServedModel, body: ScoreBody) -> list[dict[str, Any]]:

@@ -77,9 +77,7 @@ async def prepared(
     check_most(config.beam, max(limits.max_beam, translator.decoding.beam), "beam")
     n_characters = sum(map(len, texts))
     prefixes = None if how.prefixes is None or not any(how.prefixes) else how.prefixes
-    sources = await in_thread(
-        n_characters, lambda: translator.sources(texts, segment=how.segment, prefixes=prefixes)
-    )
+    sources = await in_thread(n_characters, lambda: translator.sources(texts, segment=how.segment, prefixes=prefixes))
     if how.max_tokens is not None:
         config = _at_most(config, how.max_tokens, sources)
     bounds = [config.max_length(len(row), translator.longest + 1) for row in sources.rows]
@@ -128,8 +126,7 @@ async def _by_itself(
 
     def run(each: Sequence[TranslationRequest]) -> list[list[Translation]]:
         return [
-            ready.translator.translate_sources(ready.sources, ready.config, alignments=how.alignments)
-            for ready in each
+            ready.translator.translate_sources(ready.sources, ready.config, alignments=how.alignments) for ready in each
         ]
 
     kind = "translate", how.alignments
@@ -177,9 +174,7 @@ def text_of(found: Translation) -> str:
     return found.text or ("" if found.source.strip() else found.source)
 
 
-def other_tokens(
-    translator: Translator, place: TokenScore, before: Sequence[int] | None
-) -> list[dict[str, Any]]:
+def other_tokens(translator: Translator, place: TokenScore, before: Sequence[int] | None) -> list[dict[str, Any]]:
     """Return the most probable other tokens at a place, with whole characters and without special tokens.
 
     `before` are the token ids before the place, or None if the alternatives have no prefix.
@@ -314,12 +309,8 @@ async def translate(request: ApiRequest) -> Response:
         raise ApiError(400, f"Invalid request: alternatives parameter must be <= {most - 1}")
     prefixes = [asked.prefix] * len(texts) if isinstance(asked.prefix, str) else asked.prefix
     if prefixes is not None and len(prefixes) != len(texts):
-        raise ApiError(
-            400, f"{len(prefixes)} prefixes for {len(texts)} texts (expected one prefix, or one per text)"
-        )
-    how = TranslateOptions(
-        beam=asked.beam, n=n, prefixes=prefixes, alignments=asked.details, segment=asked.segment
-    )
+        raise ApiError(400, f"{len(prefixes)} prefixes for {len(texts)} texts (expected one prefix, or one per text)")
+    how = TranslateOptions(beam=asked.beam, n=n, prefixes=prefixes, alignments=asked.details, segment=asked.segment)
 
     async def work(served: ServedModel) -> Response:
         ready, found = await translations(request, served, texts, how)
@@ -452,9 +443,7 @@ async def detect(request: ApiRequest) -> Response:
     """Return status 400, because language detection is not supported."""
     if request.media_type == JSON:
         await request.read_json(DetectBody)
-    raise ApiError(
-        400, "languages are not detected; set source in /translate (GET /languages lists the languages)"
-    )
+    raise ApiError(400, "languages are not detected; set source in /translate (GET /languages lists the languages)")
 
 
 @router.get("/frontend/settings", responses={200: {"model": dict[str, Any]}})

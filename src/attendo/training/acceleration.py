@@ -203,9 +203,7 @@ def has_onednn() -> bool:
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-def weight_gradient(
-    grad: Float[Tensor, "n d_out"], x: Float[Tensor, "n d_in"]
-) -> Float[Tensor, "d_out d_in"]:
+def weight_gradient(grad: Float[Tensor, "n d_out"], x: Float[Tensor, "n d_in"]) -> Float[Tensor, "d_out d_in"]:
     """Compute the gradient of a weight matrix, dW = Gᵀ X, with oneDNN.
 
     oneDNN copies a transposed first factor, so the narrower matrix is used as the first factor.

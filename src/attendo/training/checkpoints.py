@@ -52,9 +52,7 @@ class CheckpointConfig:
 
     def __post_init__(self):
         if self.every_steps < 0:
-            raise ValueError(
-                f"every_steps={self.every_steps} must be at least 0 (0 saves at each evaluation)"
-            )
+            raise ValueError(f"every_steps={self.every_steps} must be at least 0 (0 saves at each evaluation)")
         if self.keep_last < 1:
             raise ValueError(f"keep_last={self.keep_last} must be at least 1 to resume the run")
 
@@ -247,9 +245,7 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: str) ->
     """Copy tensors into the model parameters of the same names. Raises AttendoError if names or shapes differ."""
     parameters = dict(model.named_parameters())
     if missing := sorted(parameters.keys() ^ tensors.keys()):
-        raise AttendoError(
-            f"{where}: {missing[0]} is only in one of file and model. Restore this run's config.toml"
-        )
+        raise AttendoError(f"{where}: {missing[0]} is only in one of file and model. Restore this run's config.toml")
     with torch.no_grad():
         for name, parameter in parameters.items():
             if parameter.shape != tensors[name].shape:
@@ -382,9 +378,7 @@ def load_state(path: Path, run: Run) -> None:
 
 def read_progress(path: Path) -> Progress:
     """Return the progress that is stored in a checkpoint."""
-    return Progress.from_json(
-        json.loads((path / PROGRESS).read_text()) | json.loads((path / CLOCK).read_text())
-    )
+    return Progress.from_json(json.loads((path / PROGRESS).read_text()) | json.loads((path / CLOCK).read_text()))
 
 
 def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:

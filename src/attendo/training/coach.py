@@ -233,9 +233,7 @@ def much_lower(learning_rate: float) -> str:
 # ---- losses of training
 
 
-def loss_jump(
-    blocks: Sequence[float], untrained: float | None, step: int, learning_rate: float
-) -> Advice | None:
+def loss_jump(blocks: Sequence[float], untrained: float | None, step: int, learning_rate: float) -> Advice | None:
     """Return advice if the loss jumps or exceeds the loss of an untrained model.
 
     `blocks` are mean losses in nats over BLOCK steps each. The last block is a jump if its loss is at least JUMP times

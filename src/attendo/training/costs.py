@@ -319,9 +319,7 @@ def training_memory(
     learned = [p.numel() for p in model.parameters() if p.requires_grad]
     n = sum(learned)
     hidden = sum(p.numel() for p in hidden_matrices(model)) if muon else 0
-    linear = (
-        {module.weight for module in model.modules() if isinstance(module, nn.Linear)} if formats.half else ()
-    )
+    linear = {module.weight for module in model.modules() if isinstance(module, nn.Linear)} if formats.half else ()
     copies = HALF * sum(weight.numel() for weight in linear)
     return Memory(
         weights=FLOAT * sum(p.numel() for p in model.parameters()) + copies,
@@ -394,9 +392,7 @@ def _block_bytes(block: EncoderBlock | DecoderBlock, place: str, cells: Cells, f
     for path, module in block.named_modules():
         match module:
             case Attention() if path == "cross_attention":
-                total += _attention_bytes(
-                    module, (n, cells.source), cells.cross_mask, cells.cross_pairs, formats
-                )
+                total += _attention_bytes(module, (n, cells.source), cells.cross_mask, cells.cross_pairs, formats)
             case Attention():
                 total += _attention_bytes(module, (n, n), mask, pairs, formats)
             case FeedForward():
@@ -635,9 +631,7 @@ def update_time(
     return UpdateTime(compute, 2 * gather + scatter, total)
 
 
-def hidden_from(
-    job: Job, world: int, accelerator: Accelerator, sharding: Sharding = "ddp", mfu: float = MFU
-) -> float:
+def hidden_from(job: Job, world: int, accelerator: Accelerator, sharding: Sharding = "ddp", mfu: float = MFU) -> float:
     """Return the factor by which an update must have more rows for its computation to hide the communication.
 
     If the factor is above 1, communication is the bottleneck of the update with the present number of rows.
@@ -649,9 +643,7 @@ def hidden_from(
     return max(gather / (time.compute / 3), (time.traffic - gather) / (2 / 3 * time.compute))
 
 
-def sharded_bytes(
-    job: Job, world: int, states: float, activations: float, sharding: Sharding = "ddp"
-) -> float:
+def sharded_bytes(job: Job, world: int, states: float, activations: float, sharding: Sharding = "ddp") -> float:
     """Return the bytes on each accelerator, computed from the states and activations of a single process.
 
     With DDP, each accelerator has all states. With FSDP2, each accelerator has a share of the states, the weights of

@@ -373,9 +373,7 @@ def shard_files(folder: Path, stem: str) -> list[Path]:
     return [found[number, world] for number in range(1, world + 1)]
 
 
-def write_together(
-    path: Path, write: Callable[[Path], None], finish: Callable[[Path], None], ranks: Ranks
-) -> None:
+def write_together(path: Path, write: Callable[[Path], None], finish: Callable[[Path], None], ranks: Ranks) -> None:
     """Write a folder with files of all ranks atomically. An existing folder of this name is replaced.
 
     Each rank calls `write`, and then the first rank calls `finish`. Raises OSError on all ranks if one rank failed.

@@ -381,9 +381,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     True
     """
     words = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
-        word in str(error).lower() for word in words
-    )
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error).lower() for word in words)
 
 
 def positions(batch: Batch) -> int:
@@ -476,9 +474,7 @@ def find_nonfinite_source(run: Run, micro_batches: Sequence[Batch], before: dict
         found = [first_nonfinite_module(model, partial(run.executor.loss, part, 1.0)) for part in parts]
     finally:
         set_torch_states(after)
-    found = [
-        path for of_rank in ranks.gathered([*found, nonfinite_gradient(model)]) for path in of_rank if path
-    ]
+    found = [path for of_rank in ranks.gathered([*found, nonfinite_gradient(model)]) for path in of_rank if path]
     return found[0] if found else "the norm of the gradient"
 
 

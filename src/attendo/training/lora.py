@@ -164,9 +164,7 @@ def target_paths(model: nn.Module, config: LoraConfig, whole: set[int]) -> list[
                 )
             if not paths:
                 known = list(dict.fromkeys(tail for path in layers for tail in _tails(path)))
-                raise AttendoError(
-                    f"lora.targets: no linear layer is named {target!r}; {nearest(target, known)}"
-                )
+                raise AttendoError(f"lora.targets: no linear layer is named {target!r}; {nearest(target, known)}")
         chosen = [path for path in layers if any(path in paths for paths in named.values())]
     left = [p for p in chosen if layers[p].weight.requires_grad and id(layers[p].weight) not in whole]
     if not left:

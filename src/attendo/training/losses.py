@@ -71,9 +71,7 @@ SHARPNESS = 10.0
 """The factor of the cosine similarities in the contrastive loss, the inverse of its temperature 0.1."""
 
 
-def contrastive_losses(
-    vectors: Float[Tensor, "rows d_model"], classes: Int[Tensor, " rows"]
-) -> Float[Tensor, " rows"]:
+def contrastive_losses(vectors: Float[Tensor, "rows d_model"], classes: Int[Tensor, " rows"]) -> Float[Tensor, " rows"]:
     """Return -mean log p(other row of the class) for each row, with p = softmax of scaled cosine similarities.
 
     This is the supervised contrastive loss (Khosla et al. 2020, eq. 2). A row whose class has no other row has loss 0.
@@ -150,9 +148,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden)
         # by columns, as in `weight_gradient`: hidden states are narrower than a vocabulary
         learns = ctx.needs_input_grad[1]
-        columns = (
-            torch.zeros(weight.shape[::-1], dtype=weight.dtype, device=weight.device) if learns else None
-        )
+        columns = torch.zeros(weight.shape[::-1], dtype=weight.dtype, device=weight.device) if learns else None
         with torch.autocast(device, enabled=False):
             matrix = weight.to(compute)
             for start in range(0, hidden.shape[0], rows):
@@ -251,9 +247,7 @@ class TrainStepExecutor:
     Inside `whole`, the given model has all weights, with the adapters merged.
     """
 
-    def __init__(
-        self, model: nn.Module, training: TrainingConfig, ranks: Ranks = ALONE, lora: LoraConfig = OFF
-    ):
+    def __init__(self, model: nn.Module, training: TrainingConfig, ranks: Ranks = ALONE, lora: LoraConfig = OFF):
         """Prepare the model according to the settings: matrix library, frozen parts, adapters and changed blocks."""
         self.ranks = ranks
         self.is_sharded = training.parallel == "fsdp" and ranks.world > 1
@@ -294,9 +288,7 @@ class TrainStepExecutor:
 
         With `max_norm=0`, the gradient is not clipped. A non-finite gradient is not changed.
         """
-        total = nn.utils.get_total_norm(
-            [p.grad for p in self.trained_model.parameters() if p.grad is not None]
-        )
+        total = nn.utils.get_total_norm([p.grad for p in self.trained_model.parameters() if p.grad is not None])
         norm = float(cast(Any, total).full_tensor() if self.is_sharded else total)
         if max_norm and math.isfinite(norm) and norm > max_norm:
             nn.utils.clip_grads_with_norm_(self.trained_model.parameters(), max_norm, total)

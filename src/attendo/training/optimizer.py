@@ -206,9 +206,7 @@ class TrainingConfig:
     def __post_init__(self):
         budgets = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(budgets) != 1:
-            raise ValueError(
-                f"give exactly one of steps, epochs, minutes and cpu_minutes (given: {budgets or 'none'})"
-            )
+            raise ValueError(f"give exactly one of steps, epochs, minutes and cpu_minutes (given: {budgets or 'none'})")
         positive = ("batch_tokens", "accumulation", "learning_rate", "evaluate_every", "average_last")
         for name in (*budgets, *positive):
             if not getattr(self, name) > 0:
@@ -316,9 +314,7 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opt
 
 def hidden_matrices(model: nn.Module) -> set[Tensor]:
     """Return the trainable weights of all linear layers except the output layer `output_proj`."""
-    output = {
-        id(p) for path, p in model.named_parameters(remove_duplicate=False) if path.startswith("output_proj.")
-    }
+    output = {id(p) for path, p in model.named_parameters(remove_duplicate=False) if path.startswith("output_proj.")}
     return {
         module.weight
         for module in model.modules()
@@ -359,9 +355,7 @@ class WeightAverage:
     def __init__(self, model: nn.Module, decay: float):
         self.decay = decay
         self.tensors: dict[str, Tensor] = {
-            name: parameter.detach().clone()
-            for name, parameter in model.named_parameters()
-            if parameter.requires_grad
+            name: parameter.detach().clone() for name, parameter in model.named_parameters() if parameter.requires_grad
         }
 
     @torch.no_grad()

@@ -156,9 +156,7 @@ def positional_embedding(ell: int, W_p: Float[Tensor, "d_e ell_max"]) -> Float[T
     return functional_call(learned, {"weight": W_p.T}, (place, ell))[0]
 
 
-def hard_coded_positions(
-    d_e: int, ell_max: int, dtype: torch.dtype | None = None
-) -> Float[Tensor, "d_e ell_max"]:
+def hard_coded_positions(d_e: int, ell_max: int, dtype: torch.dtype | None = None) -> Float[Tensor, "d_e ell_max"]:
     """Return the fixed W_p: W_p[2i-1, t] = sin(t/ℓ_max^(2i/d_e)), W_p[2i, t] = cos of this angle, t, i ≥ 1.
 
     The formula is in section 5 of Phuong & Hutter 2022. The base is ℓ_max, and i starts at 1. In Vaswani et al. 2017,
@@ -415,9 +413,7 @@ def _check_heads(X: Tensor, Z: Tensor, W: MHAttentionParameters) -> None:
         for name in ("W_q", "W_v"):
             found, first = tuple(getattr(head, name).shape), tuple(getattr(W.heads[0], name).shape)
             if found != first:
-                raise ValueError(
-                    f"{name} of head {number} is {found}, that of head 1 is {first}; make them alike"
-                )
+                raise ValueError(f"{name} of head {number} is {found}, that of head 1 is {first}; make them alike")
     width = len(W.heads) * W.heads[0].W_v.shape[0]
     if W.W_o.shape[1] != width or W.b_o.shape != W.W_o.shape[:1]:
         raise ValueError(

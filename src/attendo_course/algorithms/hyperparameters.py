@@ -232,9 +232,7 @@ def check_config(config: ModelConfig, algorithm: Transformer) -> None:
     for name, values in wanted.items():
         found = getattr(config, name)
         if found not in values:
-            raise ValueError(
-                f"{name}={found!r} is not {algorithm}'s; it has {' or '.join(map(repr, values))}"
-            )
+            raise ValueError(f"{name}={found!r} is not {algorithm}'s; it has {' or '.join(map(repr, values))}")
 
 
 def check_theta(theta: EncoderDecoder | MaskedLM | DecoderLM, algorithm: Transformer) -> None:

@@ -96,9 +96,7 @@ def ETraining(
     if not 0.0 <= p_mask <= 1.0:
         raise ValueError(f"p_mask={p_mask} is not a probability; use a value from 0 to 1")
     N_V = theta.config.vocab_size
-    return _descend(
-        texts, theta, lambda x, model: e_loss(x, masked(x, N_V, p_mask, generator), model), N_epochs, eta
-    )
+    return _descend(texts, theta, lambda x, model: e_loss(x, masked(x, N_V, p_mask, generator), model), N_epochs, eta)
 
 
 def DTraining(texts: Sequence[Text], theta: DecoderLM, *, N_epochs: int, eta: float) -> Trained[DecoderLM]:
@@ -341,9 +339,7 @@ def d_logits(x: Text, theta: DecoderLM) -> Float[Tensor, "ell_x N_V"]:
     return theta(model_ids(x, theta))[0]
 
 
-def model_ids(
-    text: Text, theta: EncoderDecoder | MaskedLM | DecoderLM, name: str = "x"
-) -> Int[Tensor, "1 ell"]:
+def model_ids(text: Text, theta: EncoderDecoder | MaskedLM | DecoderLM, name: str = "x") -> Int[Tensor, "1 ell"]:
     """Return a text as input of the model: a batch of one, with ids from 0, checked by `core_ids`.
 
     >>> from attendo_course.algorithms import formal_d_config
@@ -458,9 +454,7 @@ def EDInference(
     ell_max, (_, bos, eos) = theta.config.max_len, special_ids(theta.config.vocab_size)
     max_len = ell_max + 1 if max_len is None else max_len
     if not 2 <= max_len <= ell_max + 1:
-        raise ValueError(
-            f"max_len={max_len} must lie in 2..{ell_max + 1}: positions end at ell_max={ell_max}"
-        )
+        raise ValueError(f"max_len={max_len} must lie in 2..{ell_max + 1}: positions end at ell_max={ell_max}")
     x_hat = [bos]
     for drawn in islice(ed_inference_steps(z, theta, tau=tau, generator=generator), max_len - 1):
         x_hat.append(drawn.y)

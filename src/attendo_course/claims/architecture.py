@@ -252,9 +252,7 @@ def restricted_attention_is_cheaper(local: Local = neighborhood_attention, n: in
             equals(exact, needed[-1] * (r - 1) / 2, n - 1, 0.0),
             equals(full, wasted, 4 * n * n * d, 0.0, counterexample=True),
         ]
-    chains = [
-        longest_chain(local(x, x, x, 2)) for x in (normal(0, m, d).requires_grad_() for m in (n, 2 * n))
-    ]
+    chains = [longest_chain(local(x, x, x, 2)) for x in (normal(0, m, d).requires_grad_() for m in (n, 2 * n))]
     checks.append(equals("steps in a row, 2n: more than with n", chains[1] - chains[0], 0, 0.0))
     checks.append(above("n = 65, r = 3: full / restricted operations", saved[0], 20.0))
     mask = Mask(window=2).dense(17, 17)[0, 0].double()

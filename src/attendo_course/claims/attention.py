@@ -59,9 +59,7 @@ def order_goes_through(layer: Layer | None = None, n: int = 6, seed: int = 0) ->
     title = translated("A of X, and A of PX: the same rows and columns in another order")
     names = numbered("x", n)
     beside = torch.cat([before, after], dim=1).numpy()
-    return Finding(
-        checks, Picture("matrix", title, beside, names, names + tuple(names[i] for i in permutation))
-    )
+    return Finding(checks, Picture("matrix", title, beside, names, names + tuple(names[i] for i in permutation)))
 
 
 def set_distance(first: Float[Tensor, "n d"], second: Float[Tensor, "m d"]) -> float:
@@ -162,9 +160,7 @@ def only_orthogonal_maps_rotate(w: Float[Tensor, "d d"] | None = None, seed: int
     curves = torch.stack([(m @ circle).norm(dim=0) for m in (random_rotation(seed, 2), normal(seed, 2, 2))])
     title = translated("|Wx| for unit x by angle (degrees)")
     names = ("WᵀW = I", "W ~ N(0, 1)")
-    return Finding(
-        checks, Picture("curves", title, curves.numpy(), names, tuple(str(a) for a in range(0, 370, 10)))
-    )
+    return Finding(checks, Picture("curves", title, curves.numpy(), names, tuple(str(a) for a in range(0, 370, 10))))
 
 
 Weigh = Callable[[Float[Tensor, "n d"], Float[Tensor, "m d"]], Float[Tensor, "n m"]]

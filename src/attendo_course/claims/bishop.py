@@ -115,9 +115,7 @@ def random_directions_are_nearly_orthogonal(low: int = 3, high: int = 1000) -> F
     widths = [2**power for power in range(1, 10)]
     spreads = np.array([[float(cosines(d).square().mean().sqrt()) for d in widths]])
     title = translated("spread of the cosine of random vectors, by D")
-    return Finding(
-        tuple(checks), Picture("curves", title, spreads, ("cos",), tuple(f"D = {d}" for d in widths))
-    )
+    return Finding(tuple(checks), Picture("curves", title, spreads, ("cos",), tuple(f"D = {d}" for d in widths)))
 
 
 def concatenation_is_a_sum(n: int = 5, d: int = 4, d_p: int = 3) -> Finding:

@@ -94,9 +94,7 @@ def residuals_keep_gradients(residual: Callable[[], Residual] = post_norm) -> Fi
     False
     """
     kinds = {"norm(x + f(x))": residual, "norm(f(x))": norm_alone, "f(x)": nothing}
-    found = {
-        kind: np.array([first_gradient(make, depth) for depth in DEPTHS]) for kind, make in kinds.items()
-    }
+    found = {kind: np.array([first_gradient(make, depth) for depth in DEPTHS]) for kind, make in kinds.items()}
     ratios = {kind: row / row[0] for kind, row in found.items()}
 
     def name(kind: str, depth: int) -> Localized:

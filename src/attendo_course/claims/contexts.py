@@ -58,9 +58,7 @@ def words_in_context(positions: Positions = "sinusoidal") -> Finding:
     pairs = {}
     for name, net in (("with", model), ("none", blind)):
         states, reversed_states = net.hidden(_sentence(one)), net.hidden(_sentence(other))
-        moved = [
-            _at(states, one, word) - _at(reversed_states, other, word) for word in ("dog", "bites", "man")
-        ]
+        moved = [_at(states, one, word) - _at(reversed_states, other, word) for word in ("dog", "bites", "man")]
         pairs[name] = [vector.norm().item() for vector in moved]
     context = translated("no positions: |bank by the river - bank of savings|")
     unordered = translated("no positions: largest |word - same word, reversed|")
@@ -165,9 +163,7 @@ def memory_serves_other_tasks(read: Read = _as_it_is, steps: int = 60) -> Findin
     own = probe_accuracy(_flat(states), train.flatten(), _flat(others), test.flatten())
     place = probe_accuracy(_flat(states), places, _flat(others), places)
     before = probe_accuracy(_flat(memory(train, untrained)), places, _flat(memory(test, untrained)), places)
-    left = probe_accuracy(
-        _flat(states[:, 1:]), train[:, :-1].flatten(), _flat(others[:, 1:]), test[:, :-1].flatten()
-    )
+    left = probe_accuracy(_flat(states[:, 1:]), train[:, :-1].flatten(), _flat(others[:, 1:]), test[:, :-1].flatten())
     nearest = torch.cdist(_flat(others)[:500], _flat(states)).argmin(1)
     neighbor = (train.flatten()[nearest] == test.flatten()[:500]).double().mean().item()
     first, mean = [], []

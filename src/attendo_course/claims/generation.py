@@ -117,9 +117,7 @@ def positions_do_not_wait(layer: Layer | None = None, n: int = 64, d: int = 32) 
         for compute in (lambda rows: layer(rows[None], rows[None]), lambda rows: unrolled(cell, rows))
     ]
     step = _Counted(model)
-    (found,) = beam_search(
-        step, model.start(1, 16), [16], DecodingConfig(beam=1), SpecialIds(bos_id=BEGIN, eos_id=END)
-    )
+    (found,) = beam_search(step, model.start(1, 16), [16], DecodingConfig(beam=1), SpecialIds(bos_id=BEGIN, eos_id=END))
     generated = len(found[0].token_log_probs)
     calls = translated("{n} calls, one position: ms", n=n)
     with torch.no_grad():
@@ -196,13 +194,8 @@ def targets_or_prediction(shift: Shift = shift_right, n: int = 9, limit: int = 1
     fed = torch.cat([torch.full((1, 1), BEGIN), tgt[:, :-1]], dim=1)
     taught, embedded = logits(shift, tgt), tokens(tgt)
     # [s, t]: how far logits t move as target s becomes another
-    moves = torch.stack([logits(shift, changed(tgt, s, 3, VOCAB))[0] - taught[0] for s in range(n)]).norm(
-        dim=-1
-    )
-    leaks = [
-        logits(lambda x: x, changed(tgt, t, 3, VOCAB))[0, t] - logits(lambda x: x, tgt)[0, t]
-        for t in range(n)
-    ]
+    moves = torch.stack([logits(shift, changed(tgt, s, 3, VOCAB))[0] - taught[0] for s in range(n)]).norm(dim=-1)
+    leaks = [logits(lambda x: x, changed(tgt, t, 3, VOCAB))[0, t] - logits(lambda x: x, tgt)[0, t] for t in range(n)]
     greedy, beam = _search(model, src, 1, limit), _search(model, src, 4, limit)
     written = [*greedy.token_ids, *([END] if greedy.finished else [])]
     anew = _greedy_by_recomputing(model, src, limit)

@@ -84,9 +84,7 @@ def normal(seed: int, *shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def random_attention(
-    seed: int, d_model: int, n_heads: int, std: float, value_dim: int | None = None
-) -> Attention:
+def random_attention(seed: int, d_model: int, n_heads: int, std: float, value_dim: int | None = None) -> Attention:
     """Return multi-head attention in float64 without biases. Each weight is drawn from N(0, std²).
 
     >>> random_attention(0, 8, 2, std=1.0).q_proj.weight.dtype

@@ -108,10 +108,7 @@ def implied_temperatures(weights: Sequence[float], scores: Sequence[float] = SCO
     """
     pairs = [(i, j) for i in range(len(scores)) for j in range(i)]
     logs = [math.log(weights[i] / weights[j]) for i, j in pairs]
-    return [
-        (scores[i] - scores[j]) / ratio if ratio else math.inf
-        for (i, j), ratio in zip(pairs, logs, strict=True)
-    ]
+    return [(scores[i] - scores[j]) / ratio if ratio else math.inf for (i, j), ratio in zip(pairs, logs, strict=True)]
 
 
 def nearest_temperature(weights: Sequence[float], scores: Sequence[float] = SCORES) -> float:

@@ -98,9 +98,7 @@ def stacking_saves_no_products(
     for d, ratio in zip(widths, ratios[0], strict=True):
         checks.append(shown(translated("forward, d = {d}: time of three / of one", d=d), round(ratio, 2)))
     for d, ratio in zip(widths, ratios[1], strict=True):
-        checks.append(
-            shown(translated("training step, d = {d}: time of three / of one", d=d), round(ratio, 2))
-        )
+        checks.append(shown(translated("training step, d = {d}: time of three / of one", d=d), round(ratio, 2)))
     title = translated("time of three projections / of one, by width")
     labels = tuple(f"d = {d}" for d in widths)
     return Finding(tuple(checks), Picture("curves", title, ratios, ("forward", "training step"), labels))
@@ -175,9 +173,7 @@ def recurrence_waits(
     ]
     saved = translated("n = 4d: products of attention - of the LSTM")
     checks: list[Check] = [
-        equals(
-            "attention: products, 4nd² + 2n²d", products("attention", n), 4 * n * d * d + 2 * n * n * d, 0.0
-        ),
+        equals("attention: products, 4nd² + 2n²d", products("attention", n), 4 * n * d * d + 2 * n * n * d, 0.0),
         equals("RNN: products, 2nd²", products("RNN", n), 2 * n * d * d, 0.0),
         equals("LSTM: products, 8nd²", products("LSTM", n), 8 * n * d * d, 0.0),
         equals("n = 2d: attention / LSTM", products("attention", both) / products("LSTM", both), 1.0, 0.0),
@@ -197,9 +193,7 @@ def recurrence_waits(
     return Finding(tuple(checks), Picture("curves", title, per_1000, names, labels))
 
 
-def _step_times(
-    d: int, attend: Layer | None, n_tokens: int, n: int, rounds: int
-) -> Float[np.ndarray, "rounds layers"]:
+def _step_times(d: int, attend: Layer | None, n_tokens: int, n: int, rounds: int) -> Float[np.ndarray, "rounds layers"]:
     x = normal(0, n_tokens // n, n, d).float().requires_grad_()
 
     def step(layer: Layer) -> Callable[[], None]:

@@ -62,9 +62,7 @@ def _differentiated(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
     return jacobian
 
 
-def products_spread_with_dimension(
-    draw: Draw = standard_normal, draws: int = 200_000, seed: int = 0
-) -> Finding:
+def products_spread_with_dimension(draw: Draw = standard_normal, draws: int = 200_000, seed: int = 0) -> Finding:
     """Check that E[(aᵀb)²] = D for independent a, b ~ N(0, I_D), which implies that aᵀb/√D has variance 1.
 
     The source is Bishop & Bishop 2024, exercise 12.4. `draws` is the number of products per D. A squared product has
@@ -95,9 +93,7 @@ def products_spread_with_dimension(
     return Finding(tuple(checks), Picture("curves", title, np.stack(curves), rows, labels))
 
 
-def root_keeps_temperature(
-    scale: Callable[[int], float] | None = None, sets: int = 1000, seed: int = 0
-) -> Finding:
+def root_keeps_temperature(scale: Callable[[int], float] | None = None, sets: int = 1000, seed: int = 0) -> Finding:
     """Check that qᵀk/√d has the standard deviation 1 for every d, which keeps the softmax equally soft.
 
     The source is NYU Deep Learning 2020, week 12-3. `scale` maps d to the factor of qᵀk (default: 1/√d). For each d,

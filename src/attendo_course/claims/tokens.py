@@ -24,9 +24,7 @@ WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 TEXTS = ("12.5 mm", "☂ 雨のち晴れ", "Donaudampfschifffahrt", "\U0001f327\ufe0f→\u2601\ufe0f")
 
 
-def separation(
-    tokens: Float[Tensor, "n_tokens d"], positions: Float[Tensor, "n_positions d"]
-) -> Float[Tensor, "d d"]:
+def separation(tokens: Float[Tensor, "n_tokens d"], positions: Float[Tensor, "n_positions d"]) -> Float[Tensor, "d d"]:
     """Return the matrix M that best keeps all differences of tokens and removes all differences of positions.
 
     M is exact if the differences of tokens and of positions span subspaces that meet only in 0.
@@ -115,9 +113,7 @@ def tokens_may_be_numbers(attend: Attend = attention, beta: float = 2000.0) -> F
     codes = [text.encode() for text in TEXTS]
     restored = sum(bytes(list(code)).decode() == text for code, text in zip(codes, TEXTS, strict=True))
     checks = (
-        equals(
-            "|table look-up - linear map of a one-hot vector|", largest(table[ids] - one_hot @ table), 0.0
-        ),
+        equals("|table look-up - linear map of a one-hot vector|", largest(table[ids] - one_hot @ table), 0.0),
         below("50 numbers: |attention - kernel regression|", difference, 1e-10, counterexample=True),
         below("sin 2πx from 50 numbers: largest error", largest(found - true), 0.01, counterexample=True),
         equals("texts restored from bytes, of 4", restored, len(TEXTS)),

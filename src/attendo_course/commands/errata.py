@@ -87,9 +87,7 @@ def _marks(chosen: list[Erratum]) -> Localized:
     )
 
 
-def _erratum_lines(
-    erratum: Erratum, outcomes: dict[str, tuple[Snippet, str]], language: Language
-) -> list[str]:
+def _erratum_lines(erratum: Erratum, outcomes: dict[str, tuple[Snippet, str]], language: Language) -> list[str]:
     """Return an erratum as text lines: both forms in words and in code, and the results of the code."""
     from attendo.display.width import flowed
 
@@ -117,9 +115,7 @@ def _erratum_lines(
     return [*lines, "", *related_lines(erratum, language)]
 
 
-def _erratum_json(
-    erratum: Erratum, outcomes: dict[str, tuple[Snippet, str]], language: Language
-) -> dict[str, Any]:
+def _erratum_json(erratum: Erratum, outcomes: dict[str, tuple[Snippet, str]], language: Language) -> dict[str, Any]:
     facts: dict[str, Any] = entry_json(erratum, language) | {"mark": erratum.mark}
     facts |= {"wrong": erratum.wrong.text(language), "right": erratum.right.text(language)}
     for name, snippet in (("wrong_code", erratum.wrong_code), ("right_code", erratum.right_code)):

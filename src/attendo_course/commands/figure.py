@@ -26,9 +26,7 @@ def figure(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="K=V", help="Figure model: set one setting, for example model.d_model=128."
-        ),
+        typer.Option("--set", metavar="K=V", help="Figure model: set one setting, for example model.d_model=128."),
     ] = None,
 ) -> int:
     """Draw a figure of the theory as a PNG or an SVG file; without NAME, list the figures.
@@ -43,9 +41,7 @@ def figure(
 
     if name is None:
         if out is not None or preset is not None or set_:
-            raise typer.BadParameter(
-                "NAME, the figure to draw, is missing. To list the figures, run: attendo figure"
-            )
+            raise typer.BadParameter("NAME, the figure to draw, is missing. To list the figures, run: attendo figure")
         for known, line in FIGURES.items():
             print(f"{known:<18} {line.text(language)}")
         return 0

@@ -41,9 +41,7 @@ def lesson(
     ] = None,
     threads: Annotated[
         int,
-        typer.Option(
-            metavar="N", min=1, help="Number of CPU threads; more than 1 rarely helps small models."
-        ),
+        typer.Option(metavar="N", min=1, help="Number of CPU threads; more than 1 rarely helps small models."),
     ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     language: Spoken = "en",
@@ -70,9 +68,7 @@ def lesson(
 
     found, options = find_lesson(name), Options(seeds, effort, tuple(train or ()), language)
     if train and not found.takes_files:
-        raise typer.BadParameter(
-            f"--train does not apply to the lesson {name}, which makes its own data. Leave it out"
-        )
+        raise typer.BadParameter(f"--train does not apply to the lesson {name}, which makes its own data. Leave it out")
     torch.set_num_threads(threads)
     minutes, began = found.minutes(options), time.process_time()
     if not as_json:

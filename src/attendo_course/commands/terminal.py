@@ -50,15 +50,11 @@ def pick(
     found = [by_number[number] for number in chosen]
     left = [entry for entry in found if source in (None, entry.page) and topic in (None, entry.topic)]
     if not left:
-        raise AttendoError(
-            f"no {kind} is from the source {source or 'of any name'} about {topic or 'any topic'}"
-        )
+        raise AttendoError(f"no {kind} is from the source {source or 'of any name'} about {topic or 'any topic'}")
     return left
 
 
-def index_lines(
-    entries: Iterable[EntryT], status: Callable[[EntryT], str], language: Language
-) -> Iterator[str]:
+def index_lines(entries: Iterable[EntryT], status: Callable[[EntryT], str], language: Language) -> Iterator[str]:
     """Yield one line per claim or erratum with its id, status and title, below the sources of each page of the book."""
     from attendo_course.book import SOURCE_PAGES
 

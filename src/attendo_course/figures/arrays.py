@@ -110,9 +110,7 @@ class Rates:
     peaks: Float[np.ndarray, " warmups"]
 
 
-def rates(
-    d_model: int = 512, warmups: tuple[int, ...] = WARMUPS, last: int = 50_000, every: int = 100
-) -> Rates:
+def rates(d_model: int = 512, warmups: tuple[int, ...] = WARMUPS, last: int = 50_000, every: int = 100) -> Rates:
     """Return d^-.5 · min(s^-.5, s·w^-1.5) at regular steps s from 1 and at each w (Vaswani et al. 2017, eq. 3).
 
     >>> [f"{rate:.5e}" for rate in (rates().rates[0, 0], rates().peaks[0], rates().rates[0, -1])]

@@ -84,9 +84,7 @@ class Cells:
 
     def column(self, column: float | None = None) -> float:
         """Return the middle of a column (default: of all columns)."""
-        return (
-            self.left + ((self.n_columns - 1) / 2 if column is None else column) * self.width + self.width / 2
-        )
+        return self.left + ((self.n_columns - 1) / 2 if column is None else column) * self.width + self.width / 2
 
     def west(self, row: float | None = None) -> Point:
         """Return the point left of a row and its name (default: of all rows), where an arrow begins or ends."""

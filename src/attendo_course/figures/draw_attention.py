@@ -38,9 +38,7 @@ def draw_one_query(figure: Figure, language: Language) -> None:
     word, d_k = found.words[found.index], found.query.shape[-1]
     title = translated("Attention for one query: “{word}”", word=word)
     sketch.heading(title, passage("draw_attention.draw_one_query", d_k=d_k))
-    x = draw_cells(
-        sketch, (0.95, 3.42), found.x, style=WHOLE, caption="X", detail=shape(found.x), rows=found.words
-    )
+    x = draw_cells(sketch, (0.95, 3.42), found.x, style=WHOLE, caption="X", detail=shape(found.x), rows=found.words)
     mark(sketch, x, style.ORANGE, row=found.index)
     query = _product(sketch, x, "q", 4.5, found.w_q, found.query, (word,), found.index)
     mark(sketch, query, style.ORANGE)
@@ -101,9 +99,7 @@ def _weights(sketch: Sketch, found: OneQuery, query: Cells, keys: Cells) -> Cell
 def _weighted_sum(sketch: Sketch, found: OneQuery, weights: Cells, values: Cells) -> None:
     """Draw the values times their weights, and their sum z."""
     cells = CellStyle(width=0.54, height=WHOLE.height, digits=3)
-    weighted = draw_cells(
-        sketch, (values.right + 0.85, values.top), found.weighted, style=cells, caption="a v"
-    )
+    weighted = draw_cells(sketch, (values.right + 0.85, values.top), found.weighted, style=cells, caption="a v")
     sketch.line([values.east(), weighted.west()])
     start, end, lane = weights.column(), weighted.column(1), values.top + 0.5
     sketch.line([(start, weights.bottom - 0.26), (start, lane), (end, lane), (end, values.top + 0.04)])

@@ -37,9 +37,7 @@ def draw_temperature(found: WeightsByTemperature, figure: Figure, language: Lang
     axes.set_xscale("log")
     low, high = float(found.betas[0]), float(found.betas[-1])
     ends = (low / 4, high * 4)
-    for key, (color, size) in enumerate(
-        zip((style.BLUE, style.VERMILION, style.GREEN), (14, 9.5, 5), strict=True)
-    ):
+    for key, (color, size) in enumerate(zip((style.BLUE, style.VERMILION, style.GREEN), (14, 9.5, 5), strict=True)):
         axes.plot(found.betas, found.weights[:, key], color=color, label=f"s = {found.scores[key]:g}")
         for at, beta, weights in ((ends[0], low, found.soft), (ends[1], high, found.hard)):
             nearest = found.weights[0 if beta == low else -1, key]
@@ -119,9 +117,7 @@ def draw_entropy(found: EntropyByDimension, figure: Figure, language: Language) 
         )
     axes.axhline(found.uniform, color=style.FAINT, linewidth=1.2, linestyle="--")
     uniform = translated("uniform: ln {n_keys} = {found.uniform:.4f}", n_keys=n_keys, found=found)
-    axes.text(
-        found.dimensions[0], found.uniform + 0.05, uniform.text(language), fontsize=11, color=style.FAINT
-    )
+    axes.text(found.dimensions[0], found.uniform + 0.05, uniform.text(language), fontsize=11, color=style.FAINT)
     axes.set_xticks(found.dimensions, [f"{d}" for d in found.dimensions])
     axes.minorticks_off()
     axes.set_ylim(0, 3.1)

@@ -234,9 +234,7 @@ class _Page:
         logits = _Matrix(self.steps.logits[-1], "logits", "= norm(x″) Eᵀ", WIDE, found.vocabulary)
         above = self.row([last, logits], found.words[-1:])[1]
         corner, numbers = (above.left, above.bottom - 0.42), found.probabilities.numpy()
-        place = draw_cells(
-            self.sketch, corner, numbers, style=CHANCES, caption="p", detail="= softmax(logits)"
-        )
+        place = draw_cells(self.sketch, corner, numbers, style=CHANCES, caption="p", detail="= softmax(logits)")
         self.parts_of_the_line(place.left, place.right - place.left, place.bottom - 0.3)
 
     def parts_of_the_line(self, left: float, width: float, top: float) -> None:
@@ -265,9 +263,7 @@ class _Page:
         self.text([*found.words, found.vocabulary[found.next_id]])
         self.sketch.text((LEFT + 3.6, self.y), passage("draw_gpt.repeat").text(language), 10)
         edge, end = 0.18, LEFT - 0.1
-        self.sketch.line(
-            [(end, self.y), (edge, self.y), (edge, self.first_line), (end, self.first_line)], FAINT
-        )
+        self.sketch.line([(end, self.y), (edge, self.y), (edge, self.first_line), (end, self.first_line)], FAINT)
 
 
 def side_by_side(heads: Tensor) -> Tensor:

@@ -173,9 +173,7 @@ class _Draftsman:
         self.sketch.text((edge, center[1]), f"{stack.n_blocks} ×", TIMES_SIZE, bold=True, ha=side)
         return end
 
-    def sublayer(
-        self, column: _Column, y: float, layer: Sublayer, length: str, memory: Point | None
-    ) -> float:
+    def sublayer(self, column: _Column, y: float, layer: Sublayer, length: str, memory: Point | None) -> float:
         """Draw a sub-layer with its residual connection, and the norm before the sub-layer or after the sum."""
         branch = y + GAP * 0.45
         y = self.step(column, y, GAP)

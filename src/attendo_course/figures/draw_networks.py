@@ -66,9 +66,7 @@ def _vector(sketch: Sketch, middle: Point, n: int, name: str, color: str = style
     return place
 
 
-def _trapezoid(
-    sketch: Sketch, middle: Point, below: float, above: float, kind: Kind, lines: tuple[str, str]
-) -> None:
+def _trapezoid(sketch: Sketch, middle: Point, below: float, above: float, kind: Kind, lines: tuple[str, str]) -> None:
     """Draw a box with two lines of text. `below` and `above` are half the widths of its lower and upper side."""
     from matplotlib.patches import Polygon
 

@@ -69,9 +69,7 @@ def draw_curves(formula: PositionCurves, plotted: PositionCurves, figure: Figure
     for column, (curves, head) in enumerate(zip((formula, plotted), heads, strict=True)):
         name, equation, across, color = head
         top: Axes = graphs[0, column]
-        top.set_title(
-            name.text(language), loc="left", color=color, fontweight=style.emphasis(language), pad=24
-        )
+        top.set_title(name.text(language), loc="left", color=color, fontweight=style.emphasis(language), pad=24)
         top.text(0, 1.12, equation, transform=top.transAxes, fontsize=11, va="bottom")
         for row in range(n_rows):
             axes: Axes = graphs[row, column]

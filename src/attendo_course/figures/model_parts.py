@@ -75,19 +75,13 @@ def _preset_tables(preset: str) -> dict[str, dict[str, Any]]:
     if preset in PRESETS:
         config = _source_model(preset)
         if config is None:
-            raise AttendoError(
-                f"{preset} is a single attention, which has no blocks to draw; take a whole model"
-            )
+            raise AttendoError(f"{preset} is a single attention, which has no blocks to draw; take a whole model")
         return {"model": to_table(config)}
     if preset in preset_names():
         return preset_tables(preset)
     known = _drawable()
     near = get_close_matches(preset, known, n=1)
-    remedy = (
-        f"did you mean {near[0]}?"
-        if near
-        else f"there are {', '.join(known)}, or give F.toml or a run folder"
-    )
+    remedy = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}, or give F.toml or a run folder"
     raise AttendoError(f"no preset is called {preset!r}; {remedy}")
 
 
@@ -271,9 +265,7 @@ class _Reader:
         self.counted |= {id(parameter) for parameter in new}
         return Part(kind, name, detail, sum(p.numel() for p in new), shared=len(new) < len(owned))
 
-    def stack(
-        self, embedding: InputEmbedding, stack: Encoder | Decoder, length: str, ids: Localized
-    ) -> Stack:
+    def stack(self, embedding: InputEmbedding, stack: Encoder | Decoder, length: str, ids: Localized) -> Stack:
         name = translated("encoder") if isinstance(stack, Encoder) else translated("decoder")
         block = Localized(f"{name.en.capitalize()} block", f"{name.ja}ブロック")
         vocab, d_model = embedding.tokens.weight.shape
@@ -287,9 +279,7 @@ class _Reader:
             positions = self.part("positions", kind, _same(""), embedding.positions)
         embedding_norm, last_norm = self.optional_norm(embedding.norm), self.optional_norm(stack.norm)
         layers = self.sublayers(stack.blocks[0])
-        return Stack(
-            name, block, ids, length, tokens, positions, embedding_norm, len(stack.blocks), layers, last_norm
-        )
+        return Stack(name, block, ids, length, tokens, positions, embedding_norm, len(stack.blocks), layers, last_norm)
 
     def sublayers(self, block: EncoderBlock | DecoderBlock) -> tuple[Sublayer, ...]:
         itself = translated("Self-attention")
@@ -300,9 +290,7 @@ class _Reader:
             layers = [self.sublayer(causal, block.self_attention, block.self_attention_residual)]
             if block.cross_attention is not None and block.cross_attention_residual is not None:
                 cross = translated("Cross-attention")
-                layers.append(
-                    self.sublayer(cross, block.cross_attention, block.cross_attention_residual, True)
-                )
+                layers.append(self.sublayer(cross, block.cross_attention, block.cross_attention_residual, True))
         net = translated("Feed-forward")
         return (*layers, self.sublayer(net, block.feed_forward, block.feed_forward_residual))
 
@@ -337,9 +325,7 @@ class _Reader:
             case MaskedLM():
                 hidden = self.dense(translated("Dense layer"), model.output_hidden)
                 activation = ACTIVATIONS[self.config.activation]
-                hidden = Part(
-                    hidden.kind, hidden.name, _same(f"{hidden.detail.en}, {activation}"), hidden.parameters
-                )
+                hidden = Part(hidden.kind, hidden.name, _same(f"{hidden.detail.en}, {activation}"), hidden.parameters)
                 return hidden, self.norm(model.output_norm), self.output(model.output_proj)
             case EncoderDecoder() | DecoderLM():
                 return (self.output(model.output_proj),)

@@ -73,9 +73,7 @@ class Sketch:
         """Draw the circle for the sum of two vectors."""
         from matplotlib.patches import Circle
 
-        self.axes.add_artist(
-            Circle(center, RADIUS, facecolor="white", edgecolor=INK, linewidth=1.2, zorder=3)
-        )
+        self.axes.add_artist(Circle(center, RADIUS, facecolor="white", edgecolor=INK, linewidth=1.2, zorder=3))
         x, y, arm = *center, RADIUS * 0.6
         self.axes.plot([x - arm, x + arm], [y, y], color=INK, linewidth=1.2, zorder=4)
         self.axes.plot([x, x], [y - arm, y + arm], color=INK, linewidth=1.2, zorder=4)
@@ -105,6 +103,4 @@ class Sketch:
     def heading(self, title: Localized, note: Localized) -> None:
         """Write the title at the top left, and a note with the description and the source at the bottom left."""
         self.text((0.3, self.axes.get_ylim()[1] - 0.34), title.text(self.language), TITLE_SIZE, bold=True)
-        self.text(
-            (0.3, 0.14), note.text(self.language), NOTE_SIZE, color=FAINT, va="bottom", linespacing=1.45
-        )
+        self.text((0.3, 0.14), note.text(self.language), NOTE_SIZE, color=FAINT, va="bottom", linespacing=1.45)

@@ -38,9 +38,7 @@ def lay_out(figure: Figure, bottom: float = 0.0, top: float = 1.0, rows_apart: f
     figure.set_layout_engine(ConstrainedLayoutEngine(rect=area, h_pad=rows_apart, w_pad=0.06, hspace=0.0))
 
 
-def heading(
-    figure: Figure, language: Language, title: Localized, note: Localized, *, rows_apart: float = 0.04
-) -> None:
+def heading(figure: Figure, language: Language, title: Localized, note: Localized, *, rows_apart: float = 0.04) -> None:
     """Write the title at the top left, and below the picture a line with a description and the source.
 
     >>> from matplotlib.figure import Figure

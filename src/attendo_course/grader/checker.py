@@ -77,9 +77,7 @@ PROPERTIES = (
     ),
     Property("permutation", translated("the order of keys does not matter"), properties.permutation),
     Property("stability", translated("scores of 1e4 and -1e4 give numbers"), properties.stability),
-    Property(
-        "gradient", translated("as finite differences give it"), properties.gradient, properties.no_gradient
-    ),
+    Property("gradient", translated("as finite differences give it"), properties.gradient, properties.no_gradient),
     Property("inputs", translated("inputs stay as they were"), properties.inputs),
 )
 SCALE = [property.id for property in PROPERTIES].index("scale")
@@ -95,9 +93,7 @@ NO_INPUT = translated("the function works on no input")
 TOO_LONG = translated("a call took too long")
 NO_BATCH = translated("it works with a batch only; @ and axes counted from the end work with and without one")
 BATCH = passage("checker.text")
-LENGTHS = translated(
-    "there may be more or fewer keys than queries: QKᵀ is [q_len, k_len], and V has k_len rows"
-)
+LENGTHS = translated("there may be more or fewer keys than queries: QKᵀ is [q_len, k_len], and V has k_len rows")
 VALUE_WIDTH = translated("values may have a width of their own")
 
 
@@ -195,9 +191,7 @@ def refuse_unknown(require: Sequence[str]) -> None:
         raise AttendoError(f"{unknown[0]!r} cannot be required; give one of {', '.join(OWED)}")
 
 
-def _with_owed(
-    student: Student, outcomes: tuple[Outcome, ...], require: Sequence[str]
-) -> tuple[Outcome, ...]:
+def _with_owed(student: Student, outcomes: tuple[Outcome, ...], require: Sequence[str]) -> tuple[Outcome, ...]:
     """Return the outcomes. A property of a required part that the function lacks has the outcome "fails"."""
     why = {id: OWED[name][0](student) for name in require for id in OWED[name][1]}
     return tuple(

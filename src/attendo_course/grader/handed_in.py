@@ -63,11 +63,7 @@ class Answer:
                 f"{verdict.en} {', '.join(failed)}".rstrip() + f" ({held} of {n} hold)",
                 f"{verdict.ja}（{held}/{n}）：{'、'.join(failed)}".rstrip("："),
             ),
-            *(
-                [Localized(f"{', '.join(absent)} not offered", f"対象外：{'、'.join(absent)}")]
-                if absent
-                else []
-            ),
+            *([Localized(f"{', '.join(absent)} not offered", f"対象外：{'、'.join(absent)}")] if absent else []),
             *([translated("{n_left} not tried", n_left=n_left)] if n_left else []),
         ]
         texts = Localized("; ".join(words.en for words in said), "。".join(words.ja for words in said))

@@ -82,9 +82,7 @@ class _Call(torch.autograd.Function):
                 leaves, ctx.pull_back = jax.vjp(function, *arrays)
             else:
                 leaves = function(*arrays)
-            return tuple(
-                torch.from_numpy(np.array(leaf)) if isinstance(leaf, jax.Array) else leaf for leaf in leaves
-            )
+            return tuple(torch.from_numpy(np.array(leaf)) if isinstance(leaf, jax.Array) else leaf for leaf in leaves)
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> Any:

@@ -33,9 +33,7 @@ from attendo_course.grader.trials import (
 NO_GRADIENT = translated("no gradient: the output is cut off")
 CUT = translated("detach(), .data, .item(), torch.no_grad() or NumPy inside cut the gradient off")
 JUMP = translated("the output jumps here: an argmax or a comparison stands where a softmax belongs")
-PARTLY_CUT = translated(
-    "a part of the way is cut off (detach(), .data, .item()), or a backward of your own is wrong"
-)
+PARTLY_CUT = translated("a part of the way is cut off (detach(), .data, .item()), or a backward of your own is wrong")
 
 
 def no_mask(student: Student) -> Localized | None:
@@ -207,9 +205,7 @@ def _wrong_gradient(student: Student, case: Case, name: str) -> Failure | None:
     is_single = torch.equal(first.float().double(), first)  # float32 inside: `agreement` says so
     step, tolerance = (1e-3, 1e-2) if is_single else (1e-6, 1e-5)
     has_gradient = first.requires_grad
-    if has_gradient and torch.autograd.gradcheck(
-        output, (array,), eps=step, atol=tolerance, raise_exception=False
-    ):
+    if has_gradient and torch.autograd.gradcheck(output, (array,), eps=step, atol=tolerance, raise_exception=False):
         return None
     wanted = _slopes(output, array.detach(), step)
     got = _gradients(output(array), array) if has_gradient else torch.zeros_like(wanted)
@@ -326,9 +322,7 @@ def scale(student: Student) -> Trials:
             continue
         name, shown = _scale_name(factors), ", ".join(f"{factor:.4g}" for factor in factors.values())
         widths = ", ".join(map(str, factors))
-        said = translated(
-            "scores · {shown} at head_dim {widths}: {name.en}", shown=shown, widths=widths, name=name
-        )
+        said = translated("scores · {shown} at head_dim {widths}: {name.en}", shown=shown, widths=widths, name=name)
         yield Failure(
             _two_keys(student, width),
             translated("scores · {expected:.4g} = 1/√{width}", expected=expected, width=width),

@@ -96,10 +96,8 @@ class Report:
         n_held, n = self.counts
         absent = named(self.not_offered)
         head = Localized(
-            f"{self.function}: {n_held} of {n} properties hold"
-            + (absent.en and f", {absent.en} not offered"),
-            f"{self.function}：{n} 個の性質のうち {n_held} 個が成り立つ"
-            + (absent.ja and f"。対象外：{absent.ja}"),
+            f"{self.function}: {n_held} of {n} properties hold" + (absent.en and f", {absent.en} not offered"),
+            f"{self.function}：{n} 個の性質のうち {n_held} 個が成り立つ" + (absent.ja and f"。対象外：{absent.ja}"),
         )
         return [
             *flowed(head.text(language), WIDTH),
@@ -176,10 +174,7 @@ def _outcome_json(outcome: Outcome, language: Language) -> dict[str, Any]:
         case, failure = outcome.failure.case, outcome.failure
         found["failure"] = {
             "shapes": {name: list(array.shape) for name, array in case.arrays.items()},
-            "input": {
-                name: array.tolist() if array.numel() <= SMALL else None
-                for name, array in case.arrays.items()
-            },
+            "input": {name: array.tolist() if array.numel() <= SMALL else None for name, array in case.arrays.items()},
             "scale": case.scale,
             "expected": failure.expected.text(language),
             "got": failure.got.text(language),

@@ -169,9 +169,7 @@ def meet(function: Callable[..., Any], name: str | None = None) -> Student:
     'attn_mask'
     """
     student = _with_parameters(function, name)
-    square = torch.tensor(
-        [[1.0, 0.5], [-0.5, 1.0]], dtype=torch.float64
-    )  # fits rows and columns, heads and values
+    square = torch.tensor([[1.0, 0.5], [-0.5, 1.0]], dtype=torch.float64)  # fits rows and columns, heads and values
     callers = [(student, *way) for way in WAYS]
     if uses_jax(function):
         in_jax = replace(student, function=as_torch(function))
@@ -218,19 +216,13 @@ def _as_numpy(way: Student, case: Case) -> Student:
 
 def _with_parameters(function: Callable[..., Any], called: str | None) -> Student:
     if not callable(function):
-        raise UnfitError(
-            translated("{function!r} is no function; give one of query, key and value", function=function)
-        )
+        raise UnfitError(translated("{function!r} is no function; give one of query, key and value", function=function))
     name = called or getattr(function, "__name__", type(function).__name__)
     if isinstance(function, type):
-        raise UnfitError(
-            translated("{name} is a class; give an instance of it, as attention = {name}(...)", name=name)
-        )
+        raise UnfitError(translated("{name} is a class; give an instance of it, as attention = {name}(...)", name=name))
     target = function.forward if isinstance(function, torch.nn.Module) else function
     if any(map(inspect.iscoroutinefunction, (target, getattr(target, "__call__", None)))):  # noqa: B004
-        raise UnfitError(
-            translated("{name} is async; write a plain `def` that returns the output", name=name)
-        )
+        raise UnfitError(translated("{name} is async; write a plain `def` that returns the output", name=name))
     try:
         parameters = list(inspect.signature(target).parameters.values())
     except (TypeError, ValueError):  # some built-in functions have no signature
@@ -253,9 +245,7 @@ def _with_parameters(function: Callable[..., Any], called: str | None) -> Studen
     for p in [p for p in parameters if p not in positional[:3]]:
         is_known = any(p is known for known in (mask, scale)) or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
         if not is_known and p.default is p.empty:
-            raise UnfitError(
-                translated("{name} wants {p.name}; give that parameter a default", name=name, p=p)
-            )
+            raise UnfitError(translated("{name} wants {p.name}; give that parameter a default", name=name, p=p))
     if scale is not None and isinstance(scale.default, bool):  # a switch is not the number meant here
         scale = None
     return Student(

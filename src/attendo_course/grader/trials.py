@@ -77,9 +77,7 @@ def draw(size: tuple[int, int, int, int], lead: tuple[int, ...] = (), seed: int 
     q_len, k_len, head_dim, value_dim = size
     generator = torch.Generator().manual_seed(seed)
     shapes = ((q_len, head_dim), (k_len, head_dim), (k_len, value_dim))
-    query, key, value = (
-        torch.randint(-4, 5, (*lead, *shape), generator=generator).double() / 2 for shape in shapes
-    )
+    query, key, value = (torch.randint(-4, 5, (*lead, *shape), generator=generator).double() / 2 for shape in shapes)
     return Case(query, key, value)
 
 
@@ -103,9 +101,7 @@ def drawn_masks(student: Student) -> Iterator[Case]:
         q_len, k_len = case.query.shape[-2], case.key.shape[-2]
         if k_len > 1:
             for first in (0, 1):
-                allowed = (torch.arange(q_len)[:, None] + torch.arange(k_len) + first) % k_len < max(
-                    1, k_len // 2
-                )
+                allowed = (torch.arange(q_len)[:, None] + torch.arange(k_len) + first) % k_len < max(1, k_len // 2)
                 yield replace(case, mask=allowed.expand(*student.lead, q_len, k_len))
 
 

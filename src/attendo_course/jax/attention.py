@@ -144,9 +144,7 @@ def linear(n_in: int, n_out: int, *, bias: bool = True, key: PRNGKeyArray) -> eq
     layer = eqx.nn.Linear(n_in, n_out, use_bias=bias, key=key)
     weight = jax.nn.initializers.glorot_uniform()(key, layer.weight.shape)
     zeros = None if layer.bias is None else jnp.zeros_like(layer.bias)
-    return eqx.tree_at(
-        lambda one: (one.weight, one.bias), layer, (weight, zeros), is_leaf=lambda x: x is None
-    )
+    return eqx.tree_at(lambda one: (one.weight, one.bias), layer, (weight, zeros), is_leaf=lambda x: x is None)
 
 
 class MultiHeadAttention(eqx.Module):

@@ -304,10 +304,7 @@ def teach(options: Options) -> Iterator[Piece]:
     tasks = {seed: data.task(seed) for seed in seeds}
     results: list[Result] = []
     for variant in variants():
-        runs = [
-            ablated(variant.config, task, steps, seed, residuals=variant.residuals)
-            for seed, task in tasks.items()
-        ]
+        runs = [ablated(variant.config, task, steps, seed, residuals=variant.residuals) for seed, task in tasks.items()]
         results.append(Result(variant, runs, results[0].runs if results else runs))
     columns = (
         translated("change"),
@@ -354,9 +351,7 @@ def _curves(results: Sequence[Result]) -> Picture:
     return arrays.loss_curves(title, {result.variant.name: result.runs for result in shown})
 
 
-def cross_weights(
-    model: EncoderDecoder, forecast: Forecast, pieces: Pieces
-) -> Float[np.ndarray, "tgt_len src_len"]:
+def cross_weights(model: EncoderDecoder, forecast: Forecast, pieces: Pieces) -> Float[np.ndarray, "tgt_len src_len"]:
     """Return the cross-attention in the last decoder block: the mean over heads, one row per target subword and eos."""
     path = f"decoder.blocks.{model.config.n_decoder_layers - 1}.cross_attention"
     weights = arrays.recorded_weights(model.eval(), path, **translations([forecast], pieces).inputs)

@@ -300,9 +300,7 @@ def loss_curves(
 
 
 @torch.no_grad()
-def recorded_weights(
-    model: nn.Module, path: str, **inputs: Tensor
-) -> Float[Tensor, "batch heads q_len k_len"]:
+def recorded_weights(model: nn.Module, path: str, **inputs: Tensor) -> Float[Tensor, "batch heads q_len k_len"]:
     """Run the model on `inputs`, and return the attention weights of the module at this path."""
     with recording(model, f"{path}.weights") as record:
         record.model(**inputs)

@@ -114,14 +114,10 @@ def teach(options: Options) -> Iterator[Piece]:
     yield side_by_side(examples(day), shown, language)
     yield stage_table(exams)
     yield passage("chat.columns", n=len(assistant.held_out))
-    yield Conclusion(
-        passage("chat.conclusion", ended=exams[-1].ended, correct=exams[-1].correct, **_growth(exams))
-    )
+    yield Conclusion(passage("chat.conclusion", ended=exams[-1].ended, correct=exams[-1].correct, **_growth(exams)))
 
 
-def side_by_side(
-    asked: Sequence[Question], answers: Sequence[Sequence[tuple[str, bool]]], language: Language
-) -> Table:
+def side_by_side(asked: Sequence[Question], answers: Sequence[Sequence[tuple[str, bool]]], language: Language) -> Table:
     """Return a table with the answers to the same questions after each stage, and their grades.
 
     `answers` contains the answers to all questions for each stage, with 0 for the model without training.
@@ -134,13 +130,9 @@ def side_by_side(
         for stage, given in zip(STAGES[1:], answers[1:], strict=True):
             said, ended = given[number]
             mark = "" if ended else " …"
-            rows.append(
-                (stage, fitted(said, WIDEST - len(mark)) + mark, grades[question.grade(said, language)])
-            )
+            rows.append((stage, fitted(said, WIDEST - len(mark)) + mark, grades[question.grade(said, language)]))
     title = translated("The answers after each stage")
-    return Table(
-        "answers", title, (translated("stage"), translated("answer"), translated("grade")), tuple(rows)
-    )
+    return Table("answers", title, (translated("stage"), translated("answer"), translated("grade")), tuple(rows))
 
 
 def stage_table(exams: Sequence[Exam]) -> Table:

@@ -161,9 +161,7 @@ class Assistant:
     def learn(self, task: TextTask, steps: int, rate: float, seed: int = 1) -> Training:
         """Train the model in place with Adam, a short warm-up, and a linear decay over the last half."""
         warmup = max(1, min(WARMUP, steps // 10))
-        return trained(
-            self.model, task, steps, rate, seed, warmup_steps=warmup, decay_share=0.5, clip_norm=1.0
-        )
+        return trained(self.model, task, steps, rate, seed, warmup_steps=warmup, decay_share=0.5, clip_norm=1.0)
 
     def pretrain(self, steps: int) -> Training:
         """Train on bulletins: the next token after each token (Radford et al. 2018, eq. 1)."""

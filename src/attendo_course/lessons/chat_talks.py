@@ -73,9 +73,7 @@ FOLLOW_UP = Localized("And in {place}?", "では、{place}はどうですか。"
 FULL = {
     "high": Localized("The high in {place} will be {degrees}.", "{place}の最高気温は{degrees}でしょう。"),
     "low": Localized("The low in {place} will be {degrees}.", "{place}の最低気温は{degrees}でしょう。"),
-    "unknown": Localized(
-        "Sorry, I have no forecast for {place}.", "申し訳ありませんが、{place}の予報はありません。"
-    ),
+    "unknown": Localized("Sorry, I have no forecast for {place}.", "申し訳ありませんが、{place}の予報はありません。"),
     "other": Localized(
         "Sorry, I can only answer questions about the forecasts.",
         "申し訳ありませんが、予報についての質問にだけ答えられます。",

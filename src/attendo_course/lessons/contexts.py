@@ -56,9 +56,7 @@ def read_by_probe(
     y = np.where(np.array(labels)[:, None] == np.array(names), 1.0, -1.0)
     center, middle = x.mean(axis=0), y.mean(axis=0)
     centered = x - center
-    weights = np.linalg.solve(
-        centered.T @ centered + strength * np.eye(x.shape[1]), centered.T @ (y - middle)
-    )
+    weights = np.linalg.solve(centered.T @ centered + strength * np.eye(x.shape[1]), centered.T @ (y - middle))
     scores = (new - center) @ weights + middle
     return [names[i] for i in scores.round(9).argmax(axis=1)]  # equal but for rounding is equal
 
@@ -120,9 +118,7 @@ class Material:
     def drawn(cls) -> Material:
         """Draw the sentences, which are the same for all seeds."""
         rng = np.random.default_rng(0)
-        two, one = (
-            [noun for pair in pairs for noun in pair] for pairs in (corpus.two_meanings(), corpus.synonyms())
-        )
+        two, one = ([noun for pair in pairs for noun in pair] for pairs in (corpus.two_meanings(), corpus.synonyms()))
         return cls(
             tokenizer(),
             contexts(two, "first", rng, unseen=False),
@@ -142,9 +138,7 @@ def nouns_of(sentences: Sequence[corpus.Sentence]) -> list[corpus.Noun]:
     return [sentence.clauses[0].noun for sentence in sentences]
 
 
-def likeness(
-    vectors: Vectors, about: Sequence[corpus.Noun], pairs: Sequence[tuple[corpus.Noun, corpus.Noun]]
-) -> float:
+def likeness(vectors: Vectors, about: Sequence[corpus.Noun], pairs: Sequence[tuple[corpus.Noun, corpus.Noun]]) -> float:
     """Return the mean cosine between the vectors of two nouns, averaged over pairs of nouns.
 
     `about` contains the noun of each vector. The mean of all vectors is subtracted first, since the mean contains no
@@ -282,20 +276,13 @@ def teach(options: Options) -> Iterator[Piece]:
     tokens = material.tokens
     yield passage("contexts.teach", n_nouns=len(corpus.AMBIGUOUS))
     steps, held = options.steps(MASKED_STEPS), texts_of(material.held_out)
-    masked = [
-        masked_model(new_masked_model(tokens, seed), tokens, english_drawn, held, steps, seed)
-        for seed in seeds
-    ]
+    masked = [masked_model(new_masked_model(tokens, seed), tokens, english_drawn, held, steps, seed) for seed in seeds]
     yield from in_context(masked, [new_masked_model(tokens, seed) for seed in seeds], material)
-    translators = [
-        translator(tokens, material.held_out, options.steps(TRANSLATOR_STEPS), seed) for seed in seeds
-    ]
+    translators = [translator(tokens, material.held_out, options.steps(TRANSLATOR_STEPS), seed) for seed in seeds]
     yield from in_translation(translators, [new_translator(tokens, seed) for seed in seeds], material)
 
 
-def in_context(
-    runs: Sequence[Training], untrained: Sequence[MaskedLM], material: Material
-) -> Iterator[Piece]:
+def in_context(runs: Sequence[Training], untrained: Sequence[MaskedLM], material: Material) -> Iterator[Piece]:
     """Yield the results for a masked model, which has never seen a translation."""
     models = [run.model for run in runs if isinstance(run.model, MaskedLM)]
     yield loss_curves(translated("Masked model: training loss"), {"masked": runs})
@@ -341,9 +328,7 @@ def _bat(model: MaskedLM, tokens: Tokenizer) -> Iterator[Piece]:
     yield Picture("matrix", title, weights, names, (*sentence.english.split(), "$"))
 
 
-def near_bat(
-    model: MaskedLM, tokens: Tokenizer, name: str, static: Sequence[tuple[float, corpus.Noun]]
-) -> Table:
+def near_bat(model: MaskedLM, tokens: Tokenizer, name: str, static: Sequence[tuple[float, corpus.Noun]]) -> Table:
     """Return the nouns nearest to "bat": by a static vector of this name, and by the last layer in two sentences."""
     rows: list[tuple[Cell, ...]] = [("bat", name, _listed(static))]
     for kind, found in neighbors(model, tokens, "bat", ENCODER_END).items():
@@ -377,8 +362,7 @@ def in_translation(
         translated("dog, hound"),
     )
     n_targets, n_sources = (
-        len({sentence.clauses[0].noun for sentence in part})
-        for part in (material.test, material.synonyms_test)
+        len({sentence.clauses[0].noun for sentence in part}) for part in (material.test, material.synonyms_test)
     )
     yield passage("contexts.in_translation", n_targets=n_targets, n_sources=n_sources)
     title = translated("A translator; {exact} % of unseen sentences right to the letter", exact=exact)
@@ -431,9 +415,7 @@ def _where_words(found: Sequence[Measures], control: Sequence[Measures]) -> Loca
 
 def _translations(model: EncoderDecoder, tokens: Tokenizer) -> Localized:
     texts = [shown_sentence("bat", kind).english for kind in corpus.KINDS]
-    found = [
-        translation.text for translation in Translator(model, tokens, segment="none").translate(texts, beam=1)
-    ]
+    found = [translation.text for translation in Translator(model, tokens, segment="none").translate(texts, beam=1)]
     lines = "\n".join(f"{text} → {target}" for text, target in zip(texts, found, strict=True))
     return Localized(lines, lines)
 

@@ -71,10 +71,7 @@ def hidden_words(texts: Sequence[str], tokens: Tokenizer, rng: np.random.Generat
     """Return English + eos as `src`, with a quarter of the words masked, and the masked words as targets."""
     source = english(texts, tokens)
     shown, wanted = zip(
-        *(
-            hidden_tokens(ids, HIDDEN_SHARE, "mask", tokens.vocab_size, rng, NO_TARGET)
-            for ids in source["src"].numpy()
-        ),
+        *(hidden_tokens(ids, HIDDEN_SHARE, "mask", tokens.vocab_size, rng, NO_TARGET) for ids in source["src"].numpy()),
         strict=True,
     )
     src, targets = torch.from_numpy(np.stack(shown)), torch.from_numpy(np.stack(wanted))
@@ -87,9 +84,7 @@ def english(texts: Sequence[str], tokens: Tokenizer) -> dict[str, Tensor]:
     return {"src": pad_rows(rows, tokens.pad_id)[0], "src_lengths": torch.tensor([len(row) for row in rows])}
 
 
-def new_masked_model(
-    tokens: Tokenizer, seed: int, positions: Literal["sinusoidal", "none"] = "sinusoidal"
-) -> MaskedLM:
+def new_masked_model(tokens: Tokenizer, seed: int, positions: Literal["sinusoidal", "none"] = "sinusoidal") -> MaskedLM:
     """Return a masked model with random weights."""
     config = ModelConfig(
         architecture="masked",
@@ -113,9 +108,7 @@ def masked_model(
 
 def new_translator(tokens: Tokenizer, seed: int) -> EncoderDecoder:
     """Return a translator with random weights."""
-    config = ModelConfig(
-        vocab_size=tokens.vocab_size, n_encoder_layers=N_LAYERS, n_decoder_layers=N_LAYERS, **_SIZES
-    )
+    config = ModelConfig(vocab_size=tokens.vocab_size, n_encoder_layers=N_LAYERS, n_decoder_layers=N_LAYERS, **_SIZES)
     return seeded(lambda: EncoderDecoder(config), seed).eval()
 
 
@@ -188,9 +181,7 @@ def _vectors(
     return {name: vectors.double().numpy() for name, vectors in zip(layers(model), found, strict=True)}
 
 
-def contexts(
-    nouns: Sequence[Noun], cues: CueSet, rng: np.random.Generator, *, unseen: bool
-) -> list[Sentence]:
+def contexts(nouns: Sequence[Noun], cues: CueSet, rng: np.random.Generator, *, unseen: bool) -> list[Sentence]:
     """Return sentences whose first clause is about a noun and contains one cue for its kind, in all frames.
 
     With `unseen`, the clauses are held out of training. Without `unseen`, the clauses are in the training data. Half

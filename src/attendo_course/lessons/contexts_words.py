@@ -196,9 +196,7 @@ def drawn(rng: np.random.Generator, n: int) -> list[Sentence]:
 def words() -> list[str]:
     """Return all English and Japanese words, sorted."""
     shown = [Sentence((clause,), frame) for noun in nouns() for clause in clauses(noun) for frame in FRAMES]
-    every = {
-        word for sentence in shown for text in (sentence.english, sentence.japanese) for word in text.split()
-    }
+    every = {word for sentence in shown for text in (sentence.english, sentence.japanese) for word in text.split()}
     return sorted(every | {"but", "が"})
 
 

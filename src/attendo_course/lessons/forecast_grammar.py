@@ -344,9 +344,7 @@ def _fitting_phenomena(state: str, degrees: int, by_night: bool) -> tuple[str, .
     return tuple(
         name
         for name, entry in PHENOMENA.items()
-        if entry.state == state
-        and entry.coldest <= degrees <= entry.hottest
-        and not (by_night and name in ONLY_BY_DAY)
+        if entry.state == state and entry.coldest <= degrees <= entry.hottest and not (by_night and name in ONLY_BY_DAY)
     )
 
 

@@ -100,12 +100,8 @@ def _folder(folder: Path) -> list[LabelledRow]:
     """Return the texts in the folders of their labels, as in the dataset: neg/*.txt and pos/*.txt."""
     found = [(label, path) for label in CLASSES for path in sorted((folder / label).glob("*.txt"))]
     if not found:
-        raise AttendoError(
-            f"{folder}: no neg/*.txt and pos/*.txt in it; give the folder that holds train and test"
-        )
-    return [
-        LabelledRow(number, label, path.read_text("utf-8")) for number, (label, path) in enumerate(found, 1)
-    ]
+        raise AttendoError(f"{folder}: no neg/*.txt and pos/*.txt in it; give the folder that holds train and test")
+    return [LabelledRow(number, label, path.read_text("utf-8")) for number, (label, path) in enumerate(found, 1)]
 
 
 def _file(path: Path) -> list[LabelledRow]:
@@ -226,8 +222,7 @@ def lecture_run(
 ) -> tuple[Result, EncoderClassifier]:
     """Train the classifier of the lecture. With `masked`, the classifier ignores padding."""
     train, valid, test = (
-        word_examples(part, data.ids(part), ids, LENGTH, masked=masked)
-        for part in (data.train, data.valid, data.test)
+        word_examples(part, data.ids(part), ids, LENGTH, masked=masked) for part in (data.train, data.valid, data.test)
     )
     model = lecture_model(lecture_config(len(ids) + 2, len(data.labels)), seed=1)
     steps = options.steps(EPOCHS * -(-len(train) // BATCH_ROWS))
@@ -346,9 +341,7 @@ def _conclusion(results: Sequence[Result], data: Reviews) -> Localized:
     gap = 100 * (lecture.valid - lecture.test)
     other_films, other_films_ja = "", ""
     if gap > 1 and data.n_known < 0.05 * len(data.test):
-        other_films = (
-            " Where a test has other films than the training, what is learned of names does not carry over."
-        )
+        other_films = " Where a test has other films than the training, what is learned of names does not carry over."
         other_films_ja = "テストが別の映画のレビューなら、固有名詞について学んだことは役に立たない。"
     return passage(
         "imdb.conclusion",

@@ -103,9 +103,7 @@ def count_distribution(length: int, share: float) -> Float[np.ndarray, " counts"
     >>> float(entropy(p).round(3)), round(float(p.max()), 3), float(entropy(count_distribution(5, 1 / 4)).round(3))
     (1.714, 0.282, 1.342)
     """
-    return np.array(
-        [math.comb(length, n) * share**n * (1 - share) ** (length - n) for n in range(length + 1)]
-    )
+    return np.array([math.comb(length, n) * share**n * (1 - share) ** (length - n) for n in range(length + 1)])
 
 
 def difference_distribution(length: int) -> Float[np.ndarray, " counts"]:
@@ -140,9 +138,7 @@ def unordered_signal_limit(length: int) -> tuple[float, float]:
     return loss, accuracy
 
 
-def _compositions(
-    total: int, shares: tuple[float, float, float]
-) -> Iterator[tuple[tuple[int, int, int], float]]:
+def _compositions(total: int, shares: tuple[float, float, float]) -> Iterator[tuple[tuple[int, int, int], float]]:
     """Yield all triples of counts with this sum, and their probability (multinomial)."""
     for a in range(total + 1):
         for b in range(total + 1 - a):
@@ -265,9 +261,7 @@ def counter(n_symbols: int, n_queries: int, n_classes: int, *, projected: bool) 
     cross = Attention(D_MODEL, 1, d_memory=n_symbols, out_proj=None if projected else nn.Identity())
     if not projected:
         cross.v_proj = cross.k_proj
-    model = QueryModel(
-        nn.Parameter(torch.zeros(n_queries, D_MODEL)), cross, _residual(), nn.Linear(D_MODEL, n_classes)
-    )
+    model = QueryModel(nn.Parameter(torch.zeros(n_queries, D_MODEL)), cross, _residual(), nn.Linear(D_MODEL, n_classes))
     xavier(model)
     if not projected:
         without_projection(cross.q_proj)
@@ -276,9 +270,7 @@ def counter(n_symbols: int, n_queries: int, n_classes: int, *, projected: bool) 
 
 def one_hot_counter(n_symbols: int, letters: range, n_classes: int) -> QueryModel:
     """Return the model of T06a in Shumi-Note: one-hot vectors of the letters as queries, a norm, no residual."""
-    cross = Attention(
-        n_symbols, 1, head_dim=D_MODEL, d_memory=n_symbols, out_proj=nn.Linear(D_MODEL, D_MODEL)
-    )
+    cross = Attention(n_symbols, 1, head_dim=D_MODEL, d_memory=n_symbols, out_proj=nn.Linear(D_MODEL, D_MODEL))
     queries = torch.eye(n_symbols)[list(letters)]
     model = QueryModel(queries, cross, NormOnly(nn.LayerNorm(D_MODEL)), nn.Linear(D_MODEL, n_classes))
     xavier(model)
@@ -375,9 +367,7 @@ def counting_step(options: Options) -> Iterator[Piece]:
     runs = contest(contenders, options.seeds or 2)
     by_length = {c.name: [_exact_by_length(c.draw, run.model) for run in runs[c.name]] for c in contenders}
     chance = count_distribution(LENGTH, 1 / 4)
-    rows: list[tuple[Cell, ...]] = [
-        (NOTHING_SEEN, f"{entropy(chance):.3f}", f"{chance.max():.3f}", "", "", "")
-    ]
+    rows: list[tuple[Cell, ...]] = [(NOTHING_SEEN, f"{entropy(chance):.3f}", f"{chance.max():.3f}", "", "", "")]
     for name, of in runs.items():
         cells = [arrays.mean_and_deviation(values) for values in zip(*by_length[name], strict=True)]
         rows.append((name, *_cells(of, "loss", "accuracy"), *cells))
@@ -515,16 +505,12 @@ def several_signals_step(options: Options) -> Iterator[Piece]:
     )
     contenders = signal_contenders(3, kinds, options.steps(4000))
     runs = contest(contenders, options.seeds or 1)
-    rows = tuple(
-        (name, parameter_count(of[0].model), *_cells(of, "loss", "exact")) for name, of in runs.items()
-    )
+    rows = tuple((name, parameter_count(of[0].model), *_cells(of, "loss", "exact")) for name, of in runs.items())
     columns = (MODEL, translated("parameters"), LOSS, EXACT)
     yield Table("signals", translated("Three signals"), columns, rows)
     yield arrays.loss_curves(TRAINING_LOSS, runs)
     source, bare, one, four = (float(np.mean([run.measures["loss"] for run in of])) for of in runs.values())
-    said = passage(
-        "ladder.several_signals_step-2", source=source, bare=bare, one=one, four=four, ratio=one / four
-    )
+    said = passage("ladder.several_signals_step-2", source=source, bare=bare, one=one, four=four, ratio=one / four)
     yield Conclusion(said)
 
 
@@ -553,8 +539,7 @@ def _doubling(model: nn.Module, draw: arrays.Draw) -> float:
 def _cells(runs: Sequence[arrays.Training], *names: str) -> tuple[str, ...]:
     forms = {"loss": ".4f"}
     return tuple(
-        arrays.mean_and_deviation([run.measures[name] for run in runs], forms.get(name, ".3f"))
-        for name in names
+        arrays.mean_and_deviation([run.measures[name] for run in runs], forms.get(name, ".3f")) for name in names
     )
 
 
@@ -570,9 +555,7 @@ LESSON = Lesson(
     name="ladder",
     source="attention-primer (Greenfrapp 2018), tasks 1 to 4; Shumi-Note",
     title=translated("The attention ladder"),
-    question=translated(
-        "What can attention count, and what do marks, self-attention, positions and heads add?"
-    ),
+    question=translated("What can attention count, and what do marks, self-attention, positions and heads add?"),
     cpu_minutes=3.5,
     teach=teach,
     seeds=(2, 2, 1, 1),

@@ -33,9 +33,7 @@ class Options:
         if self.seeds is not None and self.seeds < 1:
             raise AttendoError(f"--seeds {self.seeds}: train at least one model of each kind")
         if not 0 < self.effort <= 10:
-            raise AttendoError(
-                f"--effort {self.effort}: give a share of the lesson's steps above 0, 10 at most"
-            )
+            raise AttendoError(f"--effort {self.effort}: give a share of the lesson's steps above 0, 10 at most")
 
     def steps(self, n: int) -> int:
         """Return a number of training steps times the effort, at least 1.

@@ -151,9 +151,7 @@ def learned(
 ) -> arrays.Training:
     """Train a model with Adam, 100 steps of warm-up and a linear decay over the second half."""
     model = arrays.seeded(lambda: EncoderDecoder(config), seed)
-    return arrays.trained(
-        model, task, steps, rate, seed, warmup_steps=100, decay_share=0.5, weight_decay=weight_decay
-    )
+    return arrays.trained(model, task, steps, rate, seed, warmup_steps=100, decay_share=0.5, weight_decay=weight_decay)
 
 
 def cross_weights(model: EncoderDecoder, row: Symbols, rule: Rule) -> Float[np.ndarray, "tgt_len src_len"]:
@@ -182,9 +180,7 @@ class Toy:
     def lesson(self) -> Lesson:
         """Return the lesson for this rule."""
         source = "NYU Deep Learning 12-3 (translation, on a toy)"
-        return Lesson(
-            self.name, source, self.title, self.question, 2.5, partial(teach_toy, self), seeds=(SEEDS,)
-        )
+        return Lesson(self.name, source, self.title, self.question, 2.5, partial(teach_toy, self), seeds=(SEEDS,))
 
 
 def teach_toy(toy: Toy, options: Options) -> Iterator[Piece]:
@@ -293,9 +289,7 @@ def sums() -> list[Sum]:
         translated("neither a + b nor b + a seen"),
     )
     drawn = drawn_pairs(shift, CLOCK, range(8, 9))
-    held = [(every, every)] + [
-        ([p for p in every if p not in unseen], unseen) for unseen in (chosen, mirrored)
-    ]
+    held = [(every, every)] + [([p for p in every if p not in unseen], unseen) for unseen in (chosen, mirrored)]
     return [
         Sum(names[0], shift, drawn, rows, 500, rate=3e-3),
         *(
@@ -310,8 +304,7 @@ def teach_add(options: Options) -> Iterator[Piece]:
     seeds, tasks = range(1, 1 + (options.seeds or SEEDS)), sums()
     runs = [[task.trained(options.steps(task.steps), seed) for seed in seeds] for task in tasks]
     exact = [
-        [exact_share(_model(run), task.test, task.rule) for run in of]
-        for task, of in zip(tasks, runs, strict=True)
+        [exact_share(_model(run), task.test, task.rule) for run in of] for task, of in zip(tasks, runs, strict=True)
     ]
     rows = tuple(
         (

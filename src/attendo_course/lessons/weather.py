@@ -62,9 +62,7 @@ class Contest:
         return [run.measures[measure] for run in self.runs[contender]]
 
 
-def contest(
-    name: str, contenders: Sequence[models.Contender], seeds: int, steps: Callable[[int], int]
-) -> Contest:
+def contest(name: str, contenders: Sequence[models.Contender], seeds: int, steps: Callable[[int], int]) -> Contest:
     """Train all models on a task with seeds 1, 2, ... All models use the same data for a seed."""
     chosen = [tasks(seed)[name] for seed in range(1, seeds + 1)]
     data = [task.data(seed) for seed, task in enumerate(chosen, 1)]
@@ -237,9 +235,7 @@ class Effect:
         return 0 if not abs(self.difference) > self.margin else (1 if self.difference > 0 else -1)
 
 
-def effect_of(
-    name: Localized, with_it: Sequence[Sequence[float]], without: Sequence[Sequence[float]]
-) -> Effect:
+def effect_of(name: Localized, with_it: Sequence[Sequence[float]], without: Sequence[Sequence[float]]) -> Effect:
     """Compare the accuracy of models with and without a part, for each pair of models and each seed.
 
     The margin is that of Student's confidence interval over the seeds. For one seed, the margin is infinite.
@@ -258,9 +254,7 @@ def ablation_step(options: Options) -> Iterator[Piece]:
     yield from rule(tasks(1)["dotmod-any"])
     held = contest("dotmod-any", (models.LINEAR, *VARIANTS), options.seeds or 5, options.steps)
     yield task_table(held, "dotmod-any")
-    accuracy = {
-        contender.name: held.values(i, "accuracy") for i, contender in enumerate(held.contenders) if i
-    }
+    accuracy = {contender.name: held.values(i, "accuracy") for i, contender in enumerate(held.contenders) if i}
     yield effects_table(effects([accuracy[variant.name] for variant in VARIANTS]))
 
 

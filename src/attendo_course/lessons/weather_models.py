@@ -339,9 +339,7 @@ def tasks(seed: int) -> dict[str, NextDay]:
         return lambda rng, n: _followed(any_days(rng, n), law, rng)
 
     found = [
-        NextDay(
-            "markov", passage("weather.rule_markov"), chain_days, chain_law, chain_limit(), 1000, 200, 3.0
-        ),
+        NextDay("markov", passage("weather.rule_markov"), chain_days, chain_law, chain_limit(), 1000, 200, 3.0),
         NextDay("markov2", passage("weather.rule_markov2"), pair_days, pair_law, pair_limit(), 5000, 400),
         NextDay(
             "1-4-8",
@@ -530,8 +528,7 @@ def transformer_contender(n_layers: int, n_heads: int, *, norm: bool = True) -> 
     """Return a Transformer with this number of layers and heads."""
     return Contender(
         Localized(
-            f"{n_layers} layer{'s' * (n_layers > 1)}, {n_heads} head{'s' * (n_heads > 1)}"
-            f"{'' if norm else ', no norm'}",
+            f"{n_layers} layer{'s' * (n_layers > 1)}, {n_heads} head{'s' * (n_heads > 1)}{'' if norm else ', no norm'}",
             f"{n_layers} 層、{n_heads} ヘッド{'' if norm else '、正規化なし'}",
         ),
         lambda: transformer(n_layers, n_heads, norm=norm),

@@ -237,9 +237,7 @@ def answers(
     return scores.argmax(axis=1)
 
 
-def right_answers(
-    vectors: Vectors, ids: Mapping[str, int], signs: tuple[float, ...] = (-1.0, 1.0, 1.0)
-) -> list[float]:
+def right_answers(vectors: Vectors, ids: Mapping[str, int], signs: tuple[float, ...] = (-1.0, 1.0, 1.0)) -> list[float]:
     """Return the share of right answers for each relation, then for all analogies."""
     rows = [np.array([[ids[word] for word in analogy] for analogy in questions(name)]) for name in RELATIONS]
     parts = [answers(vectors, part[:, :3], signs) == part[:, 3] for part in rows]
@@ -253,8 +251,7 @@ Read = Callable[[Sequence[str], Sequence[int]], Mapping[str, Vectors]]
 def measured(read: Read, material: Material) -> Measures:
     """Return the probe accuracies for each kind of vector: kind of a noun, kind of a new noun, and place of "i"."""
     fit, test = (
-        read(texts_of(part), [sentence.source_place(0) for sentence in part])
-        for part in (material.fit, material.test)
+        read(texts_of(part), [sentence.source_place(0) for sentence in part]) for part in (material.fit, material.test)
     )
     texts = [order_texts(unseen=unseen) for unseen in (False, True)]
     places = [[text.split().index("i") for text in part] for part in texts]
@@ -319,9 +316,7 @@ def approach(corpus: Corpus, models: Mapping[int, Sequence[tuple[Vectors, Vector
     title = translated("u·v of single pairs, {d} dimensions", d=d)
     yield Table("pairs", title, _heads("word", "context word", "pairs", "u·v", "limit"), tuple(shown))
     zero, above = (1 + NEGATIVES) * math.log(2), fmean(losses[d]) - least
-    yield Conclusion(
-        passage("word2vec.approach-2", zero=zero, least=least, d=d, above=above, words=len(counts))
-    )
+    yield Conclusion(passage("word2vec.approach-2", zero=zero, least=least, d=d, above=above, words=len(counts)))
 
 
 def relations(corpus: Corpus, vectors: Sequence[Vectors]) -> Iterator[Piece]:
@@ -336,9 +331,7 @@ def relations(corpus: Corpus, vectors: Sequence[Vectors]) -> Iterator[Piece]:
         "SVD": [right_answers(u[:, :d] * np.sqrt(s[:d]), ids)],
         "limit": [right_answers(best, ids)],
     }
-    shown = [
-        [mean_and_deviation(column, ".0%") for column in zip(*runs, strict=True)] for runs in found.values()
-    ]
+    shown = [[mean_and_deviation(column, ".0%") for column in zip(*runs, strict=True)] for runs in found.values()]
     asked = {relation: questions(relation) for relation in RELATIONS}
     names = [*(" : ".join(analogies[0][:2]) for analogies in asked.values()), translated("all")]
     sizes = [len(analogies) for analogies in asked.values()]
@@ -374,9 +367,7 @@ def in_context(corpus: Corpus, vectors: Sequence[Vectors], steps: int) -> Iterat
     yield passage("word2vec.in_context")
     rows = []
     for name, (label, kind_limit, place_limit) in VECTORS.items():
-        kind, new, place = (
-            mean_and_deviation(column, ".0%") for column in zip(*(m[name] for m in found), strict=True)
-        )
+        kind, new, place = (mean_and_deviation(column, ".0%") for column in zip(*(m[name] for m in found), strict=True))
         rows.append((translated(label), kind, new, kind_limit, place, place_limit))
     title = translated("What a linear probe reads on unseen sentences")
     columns = _heads("vector", "kind", "new noun", "limit", 'place of "i"', "limit")
@@ -384,9 +375,7 @@ def in_context(corpus: Corpus, vectors: Sequence[Vectors], steps: int) -> Iterat
     others, u = plain_nouns(), vectors[0]
     nearest = nearest_rows(u[ids["bat"]], u[[ids[noun.source] for noun in others]], NEIGHBORS)
     yield near_bat(models[0], tokens, "Word2Vec", [(cosine, others[row]) for cosine, row in nearest])
-    bag, first, last = (
-        np.mean([m[name] for m in found], axis=0) for name in (MEAN, "encoder 1", ENCODER_END)
-    )
+    bag, first, last = (np.mean([m[name] for m in found], axis=0) for name in (MEAN, "encoder 1", ENCODER_END))
     near = fmean(right_neighbors(model, tokens, ENCODER_END) for model in models)
     measures = {"bag": bag[0], "kind": last[0], "first": first[2], "place": last[2], "near": near}
     yield Conclusion(passage("word2vec.in_context-2", **measures))

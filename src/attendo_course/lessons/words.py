@@ -113,9 +113,7 @@ class RecurrentLM(nn.Module):
         """Return the state after each position, from which the next word is predicted. `segments` is ignored."""
         return self.dropout(self.lstm(self.dropout(self.embedding(token_ids)))[0])
 
-    def step(
-        self, token_ids: Int[Tensor, "rows n"], state: State | None
-    ) -> tuple[Float[Tensor, "rows vocab"], State]:
+    def step(self, token_ids: Int[Tensor, "rows n"], state: State | None) -> tuple[Float[Tensor, "rows vocab"], State]:
         """Return the logits after the last of these words, and the new state. The state None starts a text."""
         hidden, reached = self.lstm(self.embedding(token_ids), state)
         return self.output_proj(hidden[:, -1]), reached
@@ -156,9 +154,7 @@ def unordered(vocab_size: int) -> DecoderLM:
     """
     # an attention has as many parameters as 2 d values of d_ff
     d_ff = LAYERS * WIDTH + (LAYERS - 1) * 2 * WIDTH
-    config = dataclasses.replace(
-        _config(vocab_size), n_decoder_layers=1, d_ff=d_ff, positions="none", max_len=CONTEXT
-    )
+    config = dataclasses.replace(_config(vocab_size), n_decoder_layers=1, d_ff=d_ff, positions="none", max_len=CONTEXT)
     return DecoderLM(config)
 
 
@@ -182,14 +178,10 @@ def _config(vocab_size: int) -> ModelConfig:
 WordModel = DecoderLM | RecurrentLM
 
 
-def train_words(
-    model: WordModel, task: LanguageModelTask, steps: int, learning_rate: float, seed: int
-) -> Training:
+def train_words(model: WordModel, task: LanguageModelTask, steps: int, learning_rate: float, seed: int) -> Training:
     """Train a model in place with Adam, a short warm-up, a constant rate and a linear decay over the last half."""
     warmup = max(1, steps // 20)
-    return trained(
-        model, task, steps, learning_rate, seed, warmup_steps=warmup, decay_share=0.5, clip_norm=1.0
-    )
+    return trained(model, task, steps, learning_rate, seed, warmup_steps=warmup, decay_share=0.5, clip_norm=1.0)
 
 
 Step = Callable[[Sequence[int]], Float[Tensor, "1 vocab"]]
@@ -315,9 +307,7 @@ def word_task(files: Iterable[Path], n_train: int, n_valid: int, vocab_size: int
         pass  # what cannot be read is refused before anything is split off
     corpus = TextCorpus(data, say=lambda line: None)
     train, valid = (list(cut(first(corpus.chunks(part), MOST_CHARACTERS))) for part in ("train", "valid"))
-    tokenizer = train_tokenizer(
-        (chunk.text for chunk in train), TokenizerConfig(kind="word", vocab_size=vocab_size)
-    )
+    tokenizer = train_tokenizer((chunk.text for chunk in train), TokenizerConfig(kind="word", vocab_size=vocab_size))
     stream = stream_of(TokenStream.of_chunks(train, tokenizer).sample(n_train, tokenizer))
     return LanguageModelTask(
         WindowDataset(stream, CONTEXT, tokenizer.specials),
@@ -389,8 +379,7 @@ class Contender:
     def runs(self, task: LanguageModelTask, steps: int, seeds: int) -> list[Training]:
         """Train the model with seeds 1, 2, ..., and return the runs."""
         return [
-            train_words(seeded(self.build, seed), task, steps, self.learning_rate, seed)
-            for seed in range(1, seeds + 1)
+            train_words(seeded(self.build, seed), task, steps, self.learning_rate, seed) for seed in range(1, seeds + 1)
         ]
 
 
@@ -473,8 +462,7 @@ def comparison(contest: Contest) -> Localized:
     better, other = sorted(pair, key=contest.loss)
     gain = contest.loss(other) - contest.loss(better)
     ahead = sum(
-        a.measures["loss"] < b.measures["loss"]
-        for a, b in zip(contest.runs[better], contest.runs[other], strict=True)
+        a.measures["loss"] < b.measures["loss"] for a, b in zip(contest.runs[better], contest.runs[other], strict=True)
     )
     n = len(contest.runs[better])
     times = [fmean(run.seconds_per_1000 for run in contest.runs[name]) for name in pair]
@@ -577,9 +565,7 @@ def head_weights(
     return names, cast(ndarray, torch.cat(blocks, dim=1).double().numpy())
 
 
-def looking_back(
-    weights: Float[ndarray, "windows heads len len"], near: int
-) -> Float[ndarray, "heads distances"]:
+def looking_back(weights: Float[ndarray, "windows heads len len"], near: int) -> Float[ndarray, "heads distances"]:
     """Return the mean weight on the word k places back for k = 0 to `near` - 1, and on all earlier words.
 
     Each row sums to 1. The mean is over positions with at least `near` - 1 previous words, or over the last position

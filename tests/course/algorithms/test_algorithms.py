@@ -99,9 +99,7 @@ def test_attention_equals_its_transcription(ell_x, ell_z, d_x, d_z, d_attn, d_ou
         alone = algorithms.single_query_attention(X[:, t], Z, W).numpy()
         np.testing.assert_allclose(alone, unmasked[:, t], **CLOSE)
         context = list(Z.numpy().T)
-        np.testing.assert_allclose(
-            alone, paper.single_query_attention(X[:, t].numpy(), context, numbers(W)), **CLOSE
-        )
+        np.testing.assert_allclose(alone, paper.single_query_attention(X[:, t].numpy(), context, numbers(W)), **CLOSE)
 
 
 @settings(max_examples=15)
@@ -134,9 +132,7 @@ def test_the_unidirectional_mask_is_the_papers():
     for ell in range(1, 5):
         assert (algorithms.unidirectional(ell, ell).numpy() == paper.unidirectional(ell)).all()
     for ell_z, ell_x in ((2, 4), (4, 2)):  # counted from the first token, whichever is longer
-        assert (
-            algorithms.unidirectional(ell_z, ell_x).numpy() == paper.unidirectional(4)[:ell_z, :ell_x]
-        ).all()
+        assert (algorithms.unidirectional(ell_z, ell_x).numpy() == paper.unidirectional(4)[:ell_z, :ell_x]).all()
 
 
 def test_shapes_that_do_not_fit_are_named():

@@ -101,9 +101,7 @@ def test_a_model_of_another_algorithm_is_refused():
     with pytest.raises(ValueError, match="norm_first=False is not A10's"):
         DTransformer([1], DecoderLM(dataclasses.replace(formal_d_config(**SIZES, L=1), **post)))
     with pytest.raises(ValueError, match="activation='gelu_tanh' is not A10's; it has 'gelu'"):
-        DTransformer(
-            [1], DecoderLM(dataclasses.replace(formal_d_config(**SIZES, L=1), activation="gelu_tanh"))
-        )
+        DTransformer([1], DecoderLM(dataclasses.replace(formal_d_config(**SIZES, L=1), activation="gelu_tanh")))
 
 
 def test_both_sides_of_a8_share_their_embeddings():

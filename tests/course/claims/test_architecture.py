@@ -180,10 +180,7 @@ def test_products_are_counted(a, b, c, k):
     random, products = partial(normal, 0), 2 * a * b * c
     assert architecture.products_counted(lambda: random(a, b) @ random(b, c) + 1) == products
     assert architecture.products_counted(lambda: random(k, a, b) @ random(k, b, c)) == k * products
-    assert (
-        architecture.products_counted(lambda: F.conv1d(random(1, b, a + k - 1), random(c, b, k)))
-        == k * products
-    )
+    assert architecture.products_counted(lambda: F.conv1d(random(1, b, a + k - 1), random(c, b, k))) == k * products
     rows = random(a, b), random(c, b), random(c, k)
     assert architecture.products_counted(lambda: attention(*rows)) == 2 * a * c * (b + k)
 
@@ -271,9 +268,7 @@ def test_the_probe_is_least_squares(seed, n, d, classes):
 @given(seed=seeds, n_heads=st.integers(1, 3), size=st.floats(0.1, 10.0))
 def test_what_heads_answer(seed, n_heads, size):
     layer = blocks.differences(n_heads, seed).requires_grad_(False)
-    wq, wk, wv, wo = (
-        getattr(layer, f"{name}_proj").weight.mul_(size).numpy() for name in ("q", "k", "v", "out")
-    )
+    wq, wk, wv, wo = (getattr(layer, f"{name}_proj").weight.mul_(size).numpy() for name in ("q", "k", "v", "out"))
     expected = []
     for pair in blocks.PAIRS:
         total, key = 0.0, np.array([[pair[0], 1.0, 0.0], [pair[1], 0.0, 1.0]]) @ wk.T

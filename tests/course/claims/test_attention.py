@@ -162,9 +162,7 @@ def test_a_layer_that_normalizes_over_the_set_holds():
 
 def test_lengths_by_angle():
     angles = np.linspace(0.0, 2 * np.pi, 37)
-    for row, w in zip(
-        finding("C13").picture.values, (shapes.random_rotation(0, 2), normal(0, 2, 2)), strict=True
-    ):
+    for row, w in zip(finding("C13").picture.values, (shapes.random_rotation(0, 2), normal(0, 2, 2)), strict=True):
         expected = np.linalg.norm(w.numpy() @ np.stack([np.cos(angles), np.sin(angles)]), axis=0)
         np.testing.assert_allclose(row, expected, rtol=0, atol=1e-10)
 
@@ -198,9 +196,9 @@ BREAKS = {
     "C06 float32": lambda scores: scores.float().softmax(-1).double(),
     "C07 uniform": lambda shape, generator: torch.rand(shape, generator=generator, dtype=torch.float64),
     "C07 wider": lambda shape, generator: 1.1 * temperature.standard_normal(shape, generator),
-    "C07 all entries equal": lambda shape, generator: temperature.standard_normal(
-        (*shape[:-1], 1), generator
-    ).expand(shape),
+    "C07 all entries equal": lambda shape, generator: temperature.standard_normal((*shape[:-1], 1), generator).expand(
+        shape
+    ),
     "C08 heads in another order": lambda layer: head_matrices(layer).flip(0),
     "C08 transposed": lambda layer: head_matrices(layer).mT,
     "C08 all alike": lambda layer: head_matrices(layer).mean(0, keepdim=True).expand(4, -1, -1),

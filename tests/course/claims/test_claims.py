@@ -38,9 +38,7 @@ def test_the_claim_holds_and_needs_its_condition(name):
 @pytest.mark.some(4)
 @pytest.mark.parametrize("name", TWICE)
 def test_a_claim_finds_the_same_at_every_call(name):
-    assert [check.value for check in BY_ID[name].compute().checks] == [
-        check.value for check in finding(name).checks
-    ]
+    assert [check.value for check in BY_ID[name].compute().checks] == [check.value for check in finding(name).checks]
 
 
 @pytest.mark.parametrize("name", IDS)

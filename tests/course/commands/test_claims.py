@@ -25,9 +25,7 @@ W = Localized("word", "言葉")
 LONG = Localized("a long statement " * 9, "長い文である。" * 15)
 
 
-def facts_of(
-    name: str, page: str = "bishop", topic: str = "heads", title: Localized = LONG
-) -> dict[str, Any]:
+def facts_of(name: str, page: str = "bishop", topic: str = "heads", title: Localized = LONG) -> dict[str, Any]:
     quotations = (Localized("S2, line 1: “words”", "S2、1 行：「words」"),)
     return {
         "id": name,
@@ -44,20 +42,14 @@ def facts_of(
 def claim(name: str, *checks: Check, limits: Localized | None = None, **others: Any) -> Claim:
     verdict = "true" if limits is None else "true under a condition"
     picture = others.pop("picture", None)
-    facts = (
-        facts_of(name) | {"statement": LONG, "derivation": W, "verdict": verdict, "limits": limits} | others
-    )
+    facts = facts_of(name) | {"statement": LONG, "derivation": W, "verdict": verdict, "limits": limits} | others
     return Claim(**facts, compute=lambda: Finding(checks, picture))
 
 
 FINE = claim("C01", equals(W, 2.0, 2.0), shown(Localized("time", "時間"), 0.25))
 BAD = claim("C02", equals(W, 2.5, 2.0), below(W, 1.0, 3.0))
-WITH_CONDITION = claim(
-    "C03", equals(W, 1e-3, 0.0, 0.1, counterexample=True), below(W, 1.0, float("inf")), limits=W
-)
-UNTRUE = claim(
-    "C04", above(W, 1.0, 0.0, counterexample=True), limits=W, verdict="false", page="nyu", cited=("S1",)
-)
+WITH_CONDITION = claim("C03", equals(W, 1e-3, 0.0, 0.1, counterexample=True), below(W, 1.0, float("inf")), limits=W)
+UNTRUE = claim("C04", above(W, 1.0, 0.0, counterexample=True), limits=W, verdict="false", page="nyu", cited=("S1",))
 
 
 @pytest.fixture
@@ -121,9 +113,7 @@ def test_a_part_is_chosen_by_source_and_topic(four):
     ]
     said = refused("claims", "--source", "nyu", "--topic", "masks")
     assert said == "no claim is from the source nyu about masks"
-    assert (
-        refused("claims", "C01", "--topic", "masks") == "no claim is from the source of any name about masks"
-    )
+    assert refused("claims", "C01", "--topic", "masks") == "no claim is from the source of any name about masks"
     assert "'book' is not one of 'exercises', 'bishop', 'nyu'" in refused("claims", "--source", "book")
 
 
@@ -167,10 +157,7 @@ def test_a_narrow_difference_is_seen_and_lines_of_the_derivation_stay(monkeypatc
 def test_a_real_claim_with_its_picture(lookup):
     outcome = attendo("claims", "C27", "--language", "ja")
     assert outcome.code == 0
-    assert (
-        "✓ 迷えば、破れる に対する最大の重み（β = 1000）：0.5 = 0.5 ± 1e-10（反例）"
-        in outcome.out.splitlines()
-    )
+    assert "✓ 迷えば、破れる に対する最大の重み（β = 1000）：0.5 = 0.5 ± 1e-10（反例）" in outcome.out.splitlines()
     assert "█" in outcome.out
     assert "条件：" in outcome.out and "導出：" in outcome.out
     assert narrow(outcome.out) and narrow(attendo("claims", "C27").out)

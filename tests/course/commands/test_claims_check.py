@@ -47,9 +47,7 @@ def test_what_is_required_fails_where_it_is_not_offered(student):
     assert outcome.code == 1
     assert outcome.out.startswith("right: 8 of 10 properties hold\n")
     assert "✗ mask        required, not offered: no parameter with `mask` in its name\n" in outcome.out
-    assert refused("claims", "--check", f"{student}:right", "--require", "dropout").startswith(
-        "'dropout' can"
-    )
+    assert refused("claims", "--check", f"{student}:right", "--require", "dropout").startswith("'dropout' can")
     assert refused("claims", "--require", "mask").startswith("--require and --out require --check")
 
 

@@ -282,9 +282,7 @@ def test_refusals(tmp_path):
     assert refused("figure", "model", "--out", out, "--preset", "smal").endswith("did you mean small?")
     assert "n_heads" in refused("figure", "model", "--out", out, "--set", "model.n_head=2")
     lecture = refused("figure", "model", "--out", out, "--preset", "lecture")
-    assert all(
-        text in lecture for text in ("nyu_classifier", "a run folder", "model.n_classes", "gpt2_small")
-    )
+    assert all(text in lecture for text in ("nyu_classifier", "a run folder", "model.n_classes", "gpt2_small"))
     assert "lecture, " not in lecture and "lecture, " not in unknown
     assert list(tmp_path.iterdir()) == []
 

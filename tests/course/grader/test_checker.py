@@ -93,9 +93,7 @@ def test_a_function_of_lists_is_called_with_arrays():
     def by_loops(query, key, value):
         rows = []
         for q in query:
-            powers = [
-                math.exp(sum(a * b for a, b in zip(q, k, strict=True)) / math.sqrt(len(q))) for k in key
-            ]
+            powers = [math.exp(sum(a * b for a, b in zip(q, k, strict=True)) / math.sqrt(len(q))) for k in key]
             mixed = [sum(p * v[j] for p, v in zip(powers, value, strict=True)) for j in range(len(value[0]))]
             rows.append([x / sum(powers) for x in mixed])
         return rows

@@ -137,9 +137,7 @@ def test_the_report_names_what_the_file_names(file):
 def test_input_is_at_its_end_and_a_prompt_is_no_print(file, capsys):
     file.write_text("def asks(query, key, value):\n    input('?')\n    return value\n")
     report = check_file(f"{file}:asks")
-    assert [remark.en for remark in report.remarks] == [
-        "it asks for input and gets none; the arrays come as arguments"
-    ]
+    assert [remark.en for remark in report.remarks] == ["it asks for input and gets none; the arrays come as arguments"]
     assert outcome(report, "shapes").failure.got.en.startswith("it asks for input")
     assert capsys.readouterr().out == ""
     file.write_text("x = 1\ninput('?')\n")

@@ -81,9 +81,7 @@ def test_the_error_of_jax_is_the_one_that_is_reported(few_shapes):
 def test_whose_work_it_is():
     def remarks(function):
         case = trials.draw((2, 2, 2, 2))
-        as_torch(function)(
-            case.query, case.key, case.value
-        )  # compiled, so that its Python code no longer runs
+        as_torch(function)(case.query, case.key, case.value)  # compiled, so that its Python code no longer runs
         return [remark.en for remark in checker.borrowed(Student(as_torch(function), "mine"))]
 
     @jax.jit

@@ -20,9 +20,7 @@ def without_jax(monkeypatch):
             if name in ("jax", "equinox"):
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-    loaded = [
-        name for name in sys.modules if f"{name}.".startswith(("jax.", "equinox.", "attendo_course.jax."))
-    ]
+    loaded = [name for name in sys.modules if f"{name}.".startswith(("jax.", "equinox.", "attendo_course.jax."))]
     for name in loaded:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [Absent, *sys.meta_path])
@@ -31,9 +29,8 @@ def without_jax(monkeypatch):
 def test_the_package_an_erratum_and_a_file_name_the_remedy(tmp_path, monkeypatch):
     erratum = next(erratum for erratum in all_errata() if erratum.number == 21)
     outcome = erratum.wrong_code.outcome()
-    assert (
-        outcome == f"No module named 'equinox'. Run: {install_command('jax')}"
-        and not erratum.wrong_code.matches(outcome)
+    assert outcome == f"No module named 'equinox'. Run: {install_command('jax')}" and not erratum.wrong_code.matches(
+        outcome
     )
     (tmp_path / "mine.py").write_text("import jax\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)

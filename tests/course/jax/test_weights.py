@@ -65,9 +65,7 @@ def drawn(core):
     return core
 
 
-@pytest.mark.parametrize(
-    "mask", [None, causal(3, 3), torch.tensor([[False] * 3, [True] * 3, [False, True, False]])]
-)
+@pytest.mark.parametrize("mask", [None, causal(3, 3), torch.tensor([[False] * 3, [True] * 3, [False, True, False]])])
 def test_attention_and_its_gradient(mask):
     torch.manual_seed(0)
     arrays = [torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
@@ -130,9 +128,7 @@ def test_a_whole_transformer_and_its_gradients(same, config):
 
 def test_weights_that_do_not_fit_are_refused():
     template = eqx.filter_eval_shape(MultiHeadAttention, 4, 2, key=KEY)
-    with pytest.raises(
-        ValueError, match=r"^q_proj\.weight has the shape \(6, 6\) in Attention \(expected \(4, 4\)\)"
-    ):
+    with pytest.raises(ValueError, match=r"^q_proj\.weight has the shape \(6, 6\) in Attention \(expected \(4, 4\)\)"):
         copy_weights(template, Attention(6, 2))
     with pytest.raises(ValueError, match=r"^q_proj\.bias is missing in Attention"):
         copy_weights(template, Attention(4, 2, bias=False))

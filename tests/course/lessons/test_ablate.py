@@ -76,9 +76,7 @@ def test_the_limit_without_order_agrees_with_enumeration():
     nats = sum(math.log(n_alike[bag]) for bag in bags)
     n_targets = sum(len(PIECES.encode(japanese(forecast))) + 1 for forecast in forecasts)
     assert len({japanese(forecast) for forecast in forecasts}) == len(forecasts)
-    assert ablate.unordered_limit(forecasts, PIECES) == pytest.approx(
-        (nats / n_targets, len(n_alike) / len(forecasts))
-    )
+    assert ablate.unordered_limit(forecasts, PIECES) == pytest.approx((nats / n_targets, len(n_alike) / len(forecasts)))
 
 
 @torch.no_grad()
@@ -86,8 +84,7 @@ def test_without_positions_two_forecasts_of_the_same_pieces_are_one():
     forecast = next(
         forecast
         for forecast in every_forecast()
-        if sorted(PIECES.encode(english(forecast)))
-        == sorted(PIECES.encode(english(ablate.turned_round(forecast))))
+        if sorted(PIECES.encode(english(forecast))) == sorted(PIECES.encode(english(ablate.turned_round(forecast))))
     )
     pair = ablate.translations([forecast, ablate.turned_round(forecast)], PIECES).inputs
     target = pair["tgt"][:1].expand(2, -1)
@@ -166,11 +163,7 @@ def test_each_variant_changes_what_its_name_says():
     for name, found in changed.items():
         (wanted,) = (fields for word, fields in kinds.items() if word in name)
         assert found == wanted
-    sizes = {
-        v.name.en: parameter_count(EncoderDecoder(v.config))
-        for v in ablate.variants()
-        if v.name.en[1] in "aA"
-    }
+    sizes = {v.name.en: parameter_count(EncoderDecoder(v.config)) for v in ablate.variants() if v.name.en[1] in "aA"}
     assert len(sizes) == 4
     assert len(set(sizes.values())) == 1  # heads share the same weights
 
@@ -179,9 +172,7 @@ def result(losses, base_losses) -> ablate.Result:
     def runs(values):
         return [Training(nn.Identity(), [1.0], {"loss": x, "exact": 0.5}) for x in values]
 
-    return ablate.Result(
-        ablate.Variant(Localized("x", "x"), ablate.base_config()), runs(losses), runs(base_losses)
-    )
+    return ablate.Result(ablate.Variant(Localized("x", "x"), ablate.base_config()), runs(losses), runs(base_losses))
 
 
 @pytest.mark.parametrize(
@@ -202,9 +193,7 @@ def test_each_change_is_named_under_its_verdict():
     names = ("base", "a", "b", "c", "d")
     losses = ((1.0, 2.0), (2.0, 3.01), (0.0, 1.01), (1.0, 2.5), (3.0, 4.01))
     results = [
-        replace(
-            result(values, losses[0]), variant=ablate.Variant(Localized(name, name), ablate.base_config())
-        )
+        replace(result(values, losses[0]), variant=ablate.Variant(Localized(name, name), ablate.base_config()))
         for name, values in zip(names, losses, strict=True)
     ]
     assert "worse: a, d; better: b; 2 runs do not tell: c." in ablate._verdicts(results, 2).en

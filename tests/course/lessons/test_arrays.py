@@ -73,8 +73,7 @@ def test_start_leaves_out_the_first_batches(start, fixed):
 def test_seeds_epochs_and_batches_differ(train):
     task = ArrayTask(train, numbered(1), 10)
     first = [
-        task.batches(seed, epoch, n)[0].inputs["x"]
-        for seed, epoch, n in ((1, 0, 0), (2, 0, 0), (1, 1, 0), (1, 0, 1))
+        task.batches(seed, epoch, n)[0].inputs["x"] for seed, epoch, n in ((1, 0, 0), (2, 0, 0), (1, 1, 0), (1, 0, 1))
     ]
     assert not any(torch.equal(first[0], other) for other in first[1:])
 

@@ -106,10 +106,7 @@ def test_the_cues_of_the_test_are_others_and_its_clauses_are_held_out():
         for sentence in sentences:
             clause = sentence.clauses[0]
             ((cue, kind),) = [
-                (part, kind)
-                for part in (clause.adjective, clause.predicate)
-                for kind in KINDS
-                if part in told[kind]
+                (part, kind) for part in (clause.adjective, clause.predicate) for kind in KINDS if part in told[kind]
             ]
             assert kind == clause.noun.kind
             assert all(second.noun.source != clause.noun.source for second in sentence.clauses[1:])
@@ -179,9 +176,7 @@ def test_static_vectors_give_the_probe_exactly_chance():
 
 def test_a_probe_reads_what_is_there_also_of_another_noun():
     def vectors(sentences):
-        return np.array(
-            [[noun.kind == "animal", len(noun.source)] for noun in contexts.nouns_of(sentences)], float
-        )
+        return np.array([[noun.kind == "animal", len(noun.source)] for noun in contexts.nouns_of(sentences)], float)
 
     assert contexts.kind_read(vectors(MATERIAL.fit), vectors(MATERIAL.test), MATERIAL) == (1.0, 1.0)
 
@@ -194,9 +189,7 @@ def test_vectors_are_the_models_at_the_noun():
     inputs, rows = pairs(sentences, TOKENS).inputs, torch.arange(len(sentences))
     source = torch.tensor([sentence.source_place(0) for sentence in sentences])
     target = torch.tensor([sentence.target_place(0) for sentence in sentences])
-    assert inputs["src"][rows, source].tolist() == [
-        TOKENS.encode(n.source)[0] for n in contexts.nouns_of(sentences)
-    ]
+    assert inputs["src"][rows, source].tolist() == [TOKENS.encode(n.source)[0] for n in contexts.nouns_of(sentences)]
     wanted = pairs(sentences, TOKENS).targets[rows, target]
     assert wanted.tolist() == [TOKENS.encode(n.target)[0] for n in contexts.nouns_of(sentences)]
     hidden = model.hidden(**inputs)[rows, target].double().numpy()

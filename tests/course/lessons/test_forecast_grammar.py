@@ -41,9 +41,9 @@ def events_of(forecast):
 def test_no_english_text_has_two_japanese(train):
     japanese_of = {}
     for forecast in train:
-        assert japanese_of.setdefault(
-            lexicon.english(forecast), lexicon.japanese(forecast)
-        ) == lexicon.japanese(forecast)
+        assert japanese_of.setdefault(lexicon.english(forecast), lexicon.japanese(forecast)) == lexicon.japanese(
+            forecast
+        )
     assert len(japanese_of) == len(train)  # distinct structures, distinct texts
 
 
@@ -200,6 +200,4 @@ def test_pairs_are_distinct_repeatable_and_the_same_on_every_platform():
     assert lexicon.pairs(500, "train", seed=7)[:300] == first
     assert lexicon.pairs(300, "train", seed=8) != first
     text = "\n".join(f"{source}\t{target}" for source, target in lexicon.pairs(200, "test"))
-    assert (
-        hashlib.sha256(text.encode()).hexdigest()[:16] == "c9f631fb12667fcb"
-    )  # renew it when the grammar changes
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "c9f631fb12667fcb"  # renew it when the grammar changes

@@ -168,9 +168,7 @@ RIGHT_PAIRS = [
         "昨日気温が氷点下1度まで下がったオスロでは、3日、夜は小雪がちらつく見込みです。",
     ),
     (
-        Forecast(
-            "today", "Nara", "will", Clause(Weather("sunny"), 4), (("although", Clause(Weather("foggy"), 0)),)
-        ),
+        Forecast("today", "Nara", "will", Clause(Weather("sunny"), 4), (("although", Clause(Weather("foggy"), 0)),)),
         "Today it will be sunny in Nara in the evening, although it will be foggy at dawn.",
         "今日の奈良は、明け方は霧が出るものの、夕方は晴れるでしょう。",
     ),

@@ -91,18 +91,14 @@ def test_other_files_are_refused_in_a_line(files, tmp_path, given_files, said):
 
 
 @settings(max_examples=60)
-@given(
-    st.lists(st.text("ab \t\nÉ", max_size=12), min_size=1, max_size=5), st.integers(1, 6), st.integers(1, 9)
-)
+@given(st.lists(st.text("ab \t\nÉ", max_size=12), min_size=1, max_size=5), st.integers(1, 6), st.integers(1, 9))
 def test_a_text_is_the_ids_of_its_first_words(texts, n_words, length):
     rows = [LabelledRow(i, "pos", text) for i, text in enumerate(texts)]
     ids = vocabulary(rows, n_words)
     assert list(ids.values()) == list(range(2, 2 + len(ids))) and len(ids) <= n_words
     examples = word_examples(rows, [0] * len(rows), ids, length, masked=True)
     names = {number: word for word, number in ids.items()}
-    for row, src, n in zip(
-        rows, examples.inputs["src"].tolist(), examples.inputs["src_lengths"].tolist(), strict=True
-    ):
+    for row, src, n in zip(rows, examples.inputs["src"].tolist(), examples.inputs["src_lengths"].tolist(), strict=True):
         words = words_of(row.text, length) or ["?"]
         assert n == len(words) and src[n:] == [PAD_ID] * (length - n)
         for word, i in zip(words, src, strict=False):

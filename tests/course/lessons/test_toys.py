@@ -49,9 +49,7 @@ def test_the_limit_without_order_agrees_with_enumeration():
         ways = [len(set(permutations(row))) for row in product(range(3), repeat=length)]
         nats.append(np.mean(np.log(ways)))
         exact.append(np.mean(1 / np.array(ways)))
-    assert toys.unordered_limit(3, range(1, 5)) == pytest.approx(
-        (sum(nats) / (2 + 3 + 4 + 5), np.mean(exact))
-    )
+    assert toys.unordered_limit(3, range(1, 5)) == pytest.approx((sum(nats) / (2 + 3 + 4 + 5), np.mean(exact)))
 
 
 def random_model(positions: Positions = "sinusoidal") -> EncoderDecoder:

@@ -54,9 +54,10 @@ def test_the_lessons_models_are_the_posts():
     days = one_hot_embedding()(SRC)
     post.q_proj, post.k_proj, post.v_proj = model.q_proj, model.k_proj, model.output_proj
     assert torch.allclose(model.output_proj(model.hidden(SRC)), post(days[:, -1:], days)[:, 0], atol=1e-6)
-    assert [
-        parameter_count(contender.build()) for contender in (weather_models.LINEAR, weather_models.ATTENTION)
-    ] == [123, 75]
+    assert [parameter_count(contender.build()) for contender in (weather_models.LINEAR, weather_models.ATTENTION)] == [
+        123,
+        75,
+    ]
 
 
 def test_several_heads_are_the_sum_of_one_head_each():
@@ -70,12 +71,7 @@ def test_several_heads_are_the_sum_of_one_head_each():
 def test_a_model_without_norms_has_none_and_still_learns():
     bare = weather_models.transformer(2, norm=False)
     assert not [module for module in bare.modules() if isinstance(module, nn.LayerNorm)]
-    assert (
-        len(
-            [module for module in weather_models.transformer(2).modules() if isinstance(module, nn.LayerNorm)]
-        )
-        == 5
-    )
+    assert len([module for module in weather_models.transformer(2).modules() if isinstance(module, nn.LayerNorm)]) == 5
     bare(torch.zeros(1, 10, dtype=torch.int64)).sum().backward()
     assert all(parameter.grad is not None for parameter in bare.parameters())
 
@@ -86,9 +82,7 @@ def test_the_linear_model_is_a_logistic_regression(markov):
     run = weather_models.LINEAR.trained(task, data, 1)
     one_hot = [np.eye(3)[part.inputs["src"].numpy()].reshape(-1, 30) for part in (data.train, data.test)]
     oracle = LogisticRegression(C=np.inf, max_iter=1000).fit(one_hot[0], data.train.targets.numpy())
-    assert run.measures["accuracy"] == pytest.approx(
-        oracle.score(one_hot[1], data.test.targets.numpy()), abs=0.015
-    )
+    assert run.measures["accuracy"] == pytest.approx(oracle.score(one_hot[1], data.test.targets.numpy()), abs=0.015)
     loss = -oracle.predict_log_proba(one_hot[1])[np.arange(len(data.test)), data.test.targets.numpy()].mean()
     assert run.measures["loss"] == pytest.approx(loss, abs=0.01)
     assert run.measures["excess"] == pytest.approx(run.measures["loss"] - data.true_loss)
@@ -183,8 +177,7 @@ def test_all_days_are_those_that_were_drawn(markov):
 @given(arrays(np.int64, (3, 3), elements=st.integers(1, 500)))
 def test_chi_square_is_pearsons(counts):
     expected = [
-        stats.chisquare(row, row.sum() * p)[0]
-        for row, p in zip(counts, weather.transition_matrix(), strict=True)
+        stats.chisquare(row, row.sum() * p)[0] for row, p in zip(counts, weather.transition_matrix(), strict=True)
     ]
     assert lesson.chi_square(counts) == pytest.approx(sum(expected), rel=1e-6, abs=1e-6)
 
@@ -236,9 +229,7 @@ def pieces(small_tests):
 
 def test_the_lesson_gives_its_tables_in_order(pieces):
     tables = {piece.name: piece for piece in pieces if isinstance(piece, Table)}
-    named = [
-        title for name in weather_models.tasks(1) for title in (f"rule of {name}", name) if title in tables
-    ]
+    named = [title for name in weather_models.tasks(1) for title in (f"rule of {name}", name) if title in tables]
     assert list(tables) == ["chain", "draft", *named, "effects", "transitions"]
     assert [name for name in named if name.startswith("rule")] == ["rule of markov2", "rule of 1-4-8"]
     assert [row[1] for row in tables["chain"].rows] == [

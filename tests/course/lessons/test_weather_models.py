@@ -146,9 +146,7 @@ def test_only_rain_counts_in_the_sum():
 
 def test_weather_that_follows_the_sum_comes_back_to_few_sequences():
     tasks, rng = wt.tasks(1), np.random.default_rng(0)
-    own, free = (
-        len(np.unique(tasks[name].draw(rng, 3000)[:, :10], axis=0)) for name in ("dotmod", "dotmod-any")
-    )
+    own, free = (len(np.unique(tasks[name].draw(rng, 3000)[:, :10], axis=0)) for name in ("dotmod", "dotmod-any"))
     assert own < 1500 < 2800 < free
 
 

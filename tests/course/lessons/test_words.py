@@ -39,9 +39,7 @@ def document(ids: list[int], ended: bool = True) -> Document:
 
 
 DOCUMENTS = st.lists(
-    st.builds(
-        document, st.lists(st.sampled_from([1, *range(4, VOCAB)]), min_size=1, max_size=12), st.booleans()
-    ),
+    st.builds(document, st.lists(st.sampled_from([1, *range(4, VOCAB)]), min_size=1, max_size=12), st.booleans()),
     min_size=1,
     max_size=4,
 )
@@ -119,8 +117,7 @@ def test_without_order_the_words_before_the_last_are_a_set():
     ids = torch.randint(4, 30, (1, lesson.CONTEXT), generator=torch.Generator().manual_seed(1))
     mixed = torch.cat([ids[:, :-1].flip(1), ids[:, -1:]], dim=1)
     blind, sighted = (
-        seeded(lambda build=build: build(30), 1).double().eval()
-        for build in (lesson.unordered, lesson.transformer)
+        seeded(lambda build=build: build(30), 1).double().eval() for build in (lesson.unordered, lesson.transformer)
     )
     with torch.no_grad():
         assert torch.allclose(blind(ids)[:, -1], blind(mixed)[:, -1], atol=1e-12)
@@ -128,9 +125,7 @@ def test_without_order_the_words_before_the_last_are_a_set():
         assert not torch.allclose(sighted(ids)[:, -1], sighted(mixed)[:, -1], atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    "build", [lesson.unordered, lesson.transformer, lambda v: lesson.recurrent(v, 200_000)]
-)
+@pytest.mark.parametrize("build", [lesson.unordered, lesson.transformer, lambda v: lesson.recurrent(v, 200_000)])
 def test_step_by_step_a_model_gives_what_it_gives_at_once(build):
     model: lesson.WordModel = seeded(lambda: build(30), 2).eval()
     ids = torch.randint(4, 30, (1, 9), generator=torch.Generator().manual_seed(1))
@@ -154,9 +149,7 @@ def test_counts_write_the_likeliest_word():
 
 def test_no_unknown_word_is_written_and_lines_end_visibly():
     tokenizer = train_tokenizer(["a \n"], TokenizerConfig(kind="word"))
-    counts = lesson.WordCounts(
-        [document([Tokenizer.unk_id] * 50 + tokenizer.encode("a \n") * 9)], tokenizer.vocab_size
-    )
+    counts = lesson.WordCounts([document([Tokenizer.unk_id] * 50 + tokenizer.encode("a \n") * 9)], tokenizer.vocab_size)
     step = lesson.counting_step(counts, pairs=False)
     configs = [SamplingConfig(max_tokens=9, seed=seed) for seed in range(5)]
     text = "".join(lesson.continued(step, [Tokenizer.unk_id], tokenizer, config) for config in configs)
@@ -263,8 +256,7 @@ def test_what_is_said_follows_the_numbers():
     assert "Transformer が上回り、パープレキシティは LSTM より 18.1% 低い" in said.ja
     assert "the LSTM is ahead" in lesson.comparison(lost).en
     assert (
-        "order (with the second block that reads it) is worth 0.500 nats a word, 25%"
-        in lesson.worth_of_order(won).en
+        "order (with the second block that reads it) is worth 0.500 nats a word, 25%" in lesson.worth_of_order(won).en
     )
     assert "148.4 → 54.6 → 33.1 → 20.1" in lesson.worth_of_order(won).ja
     assert "order was worth nothing" in lesson.worth_of_order(lost).en
@@ -280,9 +272,7 @@ def test_the_lesson_on_a_small_file_of_ones_own(tmp_path):
     shown = pieces(text_file(tmp_path, 400))
     [table] = [piece for piece in shown if isinstance(piece, Table)]
     task = lesson.word_task([tmp_path / "texts.txt"], 6 * 700, 20_000, 3000)
-    nats = lesson.WordCounts(task.stream.documents(), task.tokenizer.vocab_size).nats(
-        task.validation_documents
-    )
+    nats = lesson.WordCounts(task.stream.documents(), task.tokenizer.vocab_size).nats(task.validation_documents)
     assert [row[3] for row in table.rows[:2]] == [f"{math.exp(loss):.1f}" for loss in nats]
     assert [row[2] for row in table.rows] == ["0", "1, 1", *["35, 35"] * 3]
     assert all(" ± " in str(row[3]) for row in table.rows[2:])

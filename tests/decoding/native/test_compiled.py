@@ -130,9 +130,7 @@ def test_a_product_of_few_bits_is_that_of_rounded_numbers(bits, n_in, n_out, row
         return
     parts = torch.nn.functional.pad(x, (0, -n_in % 32)).unflatten(1, (-1, 32))
     close = []
-    for largest in [127, 63][
-        : 2 if bits == 8 else 1
-    ]:  # 63 for 8 bits on a CPU that cannot add products of bytes
+    for largest in [127, 63][: 2 if bits == 8 else 1]:  # 63 for 8 bits on a CPU that cannot add products of bytes
         scale = parts.abs().amax(2, keepdim=True) / largest
         inputs = ((parts / scale).round() * scale).nan_to_num().flatten(1)[:, :n_in]
         close.append(torch.allclose(results, inputs @ rounded.T, atol=2e-3))
@@ -172,9 +170,7 @@ def test_fewer_bits_are_less_exact():
     model = translator()
     (row,), tokens = sources(1), torch.arange(4, 20)[None]
     exact = stepped(CompiledModel(model), [row], tokens)
-    errors = [
-        float((stepped(CompiledModel(model, bits), [row], tokens) - exact).std()) for bits in (16, 8, 4)
-    ]
+    errors = [float((stepped(CompiledModel(model, bits), [row], tokens) - exact).std()) for bits in (16, 8, 4)]
     assert 0 < errors[0] < errors[1] < errors[2] < 0.3 * float(exact.std())
 
 
@@ -189,9 +185,7 @@ def test_a_cache_of_few_bits_has_half_the_bytes():
 @given(config=configs().filter(lambda config: config.architecture == "decoder"), seed=st.integers(0, 99))
 def test_fewer_bits_of_the_cache_are_less_exact(config, seed):
     model, tokens = model_of(config), torch.from_numpy(np.random.default_rng(seed).integers(3, VOCAB, (2, 7)))
-    exact, half, byte = (
-        stepped(CompiledModel(model, 32, bits), [[], []], tokens).double() for bits in (None, 16, 8)
-    )
+    exact, half, byte = (stepped(CompiledModel(model, 32, bits), [[], []], tokens).double() for bits in (None, 16, 8))
     spread = exact.std()
     assert (half - exact).std() < 0.01 * spread
     assert (byte - exact).std() < 0.02 * spread
@@ -348,9 +342,7 @@ def test_bfloat16_finds_about_the_same():
     model = translator()
     half = eager_backend(in_bfloat16(model), 0)
     config, special = DecodingConfig(beam=2), SpecialIds(bos_id=1, eos_id=2, banned_ids=(0, 1))
-    wanted, found = (
-        Searcher(form, special, 30).search(sources(6), config) for form in (eager_backend(model, 0), half)
-    )
+    wanted, found = (Searcher(form, special, 30).search(sources(6), config) for form in (eager_backend(model, 0), half))
     assert model.output_proj.weight.dtype == torch.float32
     apart = [abs(one[0].log_prob - other[0].log_prob) for one, other in zip(wanted, found, strict=True)]
     assert 0 < min(apart) < 0.5

@@ -67,9 +67,7 @@ def test_a_damaged_library_is_named(monkeypatch, empty_cache):
     )
     silent.chmod(0o755)
     monkeypatch.setenv("CXX", str(silent))
-    with pytest.raises(
-        NoLibrary, match=r"/native-\w+ cannot be loaded: .*Delete its folder, or set ATTENDO_CACHE"
-    ):
+    with pytest.raises(NoLibrary, match=r"/native-\w+ cannot be loaded: .*Delete its folder, or set ATTENDO_CACHE"):
         make()
 
 

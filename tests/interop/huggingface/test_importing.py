@@ -134,9 +134,7 @@ def test_every_way_gives_a_translation_the_same_probability(
 
 
 @pytest.mark.parametrize("kind", ["marian", "bart"])
-@pytest.mark.parametrize(
-    "how", [{}, {"search": "beam", "beam": 2}, {"search": "forced", "target": "der Fuchs"}]
-)
+@pytest.mark.parametrize("how", [{}, {"search": "beam", "beam": 2}, {"search": "forced", "target": "der Fuchs"}])
 def test_a_look_at_a_translator_is_its_own_translation(
     tokenizers: dict[str, ImportedTokenizer], kind: str, how: dict
 ) -> None:
@@ -245,9 +243,7 @@ def test_training_goes_on_from_an_imported_model(
     if task == "classification":
         tables["data"] |= {"max_tokens": 16}
     said: list[str] = []
-    run = new_run(
-        family_of(task), tables, tmp_path / "run", said.append, device="cpu", init_from=tmp_path / "start"
-    )
+    run = new_run(family_of(task), tables, tmp_path / "run", said.append, device="cpu", init_from=tmp_path / "start")
     losses = [report.evaluation.measures["loss"] for report in run.reports() if report.evaluation is not None]
     assert losses and np.isfinite(losses).all()
     assert any("are initialized from" in line for line in said)

@@ -152,9 +152,7 @@ class CompiledModel:
         if "encoder" in self._stacks and n:
             states = self.encoded(sources)
             for cross, matrix, place in zip(self._crosses, self._memory, memory, strict=True):
-                library().attendo_product(
-                    ctypes.byref(matrix), states.data_ptr(), n, place.data_ptr(), _threads()
-                )
+                library().attendo_product(ctypes.byref(matrix), states.data_ptr(), n, place.data_ptr(), _threads())
                 keys = place[:, : cross.k_proj.out_features].unflatten(1, (cross.n_kv_heads, -1))
                 keys.copy_(cross.k_norm(keys))
         return SlotKVCache(
@@ -178,9 +176,7 @@ class CompiledModel:
         states = states.contiguous()
         out = torch.empty(*states.shape[:-1], self.vocab_size) if out is None else out
         rows = states.numel() // self.width
-        library().attendo_product(
-            ctypes.byref(self.output), states.data_ptr(), rows, out.data_ptr(), _threads()
-        )
+        library().attendo_product(ctypes.byref(self.output), states.data_ptr(), rows, out.data_ptr(), _threads())
         return out if self._cap is None else out.div_(self._cap).tanh_().mul_(self._cap)
 
     def states(self, token_ids: Int[Tensor, "rows n"], cache: SlotKVCache) -> Float[Tensor, "rows n d_model"]:
@@ -214,9 +210,7 @@ class CompiledModel:
             n=len(ids), ids=address(ids), positions=address(positions), rows=address(of_row),
             text_start=address(starts), text_length=address(sizes),
         )  # fmt: skip
-        return self._run(
-            "encoder", self._embedding(self._source, int(sizes.max())), tokens, torch.from_numpy(ids)
-        )
+        return self._run("encoder", self._embedding(self._source, int(sizes.max())), tokens, torch.from_numpy(ids))
 
     def _run(
         self, stack: str, embedding: Embedding, tokens: Tokens, ids: Int[Tensor, "..."]

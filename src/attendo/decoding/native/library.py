@@ -79,9 +79,7 @@ def is_to_be_made() -> bool:
 def require_suited(bits: int) -> None:
     """Raise NoLibrary if matrix products with this number of bits are not faster than in PyTorch on this CPU."""
     if not library().attendo_suits(bits):
-        raise NoLibrary(
-            f"{bits}-bit matrix products are not faster than PyTorch's on this CPU ({platform.machine()})"
-        )
+        raise NoLibrary(f"{bits}-bit matrix products are not faster than PyTorch's on this CPU ({platform.machine()})")
 
 
 def find_compiler() -> tuple[str, ...]:
@@ -294,9 +292,7 @@ class TensorArena:
             return None
         kept = tensor.detach().to(dtype).contiguous()
         # a file that is replaced in place must not change the model
-        self._kept.append(
-            kept.clone() if is_mapped(tensor) and kept.data_ptr() == tensor.data_ptr() else kept
-        )
+        self._kept.append(kept.clone() if is_mapped(tensor) and kept.data_ptr() == tensor.data_ptr() else kept)
         return self._kept[-1].data_ptr()
 
     def matrix(self, *layers: nn.Linear, bits: Bits | None = None) -> Matrix:
@@ -366,9 +362,7 @@ class TensorArena:
         """Return the C structure of a normalization module: a LayerNorm, an RMSNorm or no normalization."""
         match norm:
             case nn.LayerNorm():
-                return Norm(
-                    1, norm.normalized_shape[0], self.pointer(norm.weight), self.pointer(norm.bias), norm.eps
-                )
+                return Norm(1, norm.normalized_shape[0], self.pointer(norm.weight), self.pointer(norm.bias), norm.eps)
             case nn.RMSNorm():
                 eps = torch.finfo(torch.float32).eps if norm.eps is None else norm.eps
                 return Norm(2, norm.normalized_shape[0], self.pointer(norm.weight), None, eps)

@@ -82,9 +82,7 @@ def renderer(source: str, special: Mapping[str, str | None]) -> Render:
         raise jinja2.TemplateError(message)
 
     environment.globals["raise_exception"] = refuse
-    environment.filters["tojson"] = lambda value, indent=None: json.dumps(
-        value, ensure_ascii=False, indent=indent
-    )
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
     # marks of trainable text, which transformers reads in an extension of Jinja
     source = re.sub(r"(\{%-?\s*)generation(\s*-?%\})", r"\1if true\2", source)
     source = re.sub(r"(\{%-?\s*)endgeneration(\s*-?%\})", r"\1endif\2", source)

@@ -216,9 +216,7 @@ MODERNBERT = Table(
     (
         Row("model.embeddings.tok_embeddings.weight", ("embedding.tokens.weight",)),
         *dense("model.embeddings.norm", "embedding.norm"),
-        *blocks(
-            "model.layers", "encoder", _MODERN_LAYERS, ("self_attention.q_proj", "self_attention.k_proj")
-        ),
+        *blocks("model.layers", "encoder", _MODERN_LAYERS, ("self_attention.q_proj", "self_attention.k_proj")),
         *dense("model.final_norm", "encoder.norm"),
     ),
     {

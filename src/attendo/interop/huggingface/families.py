@@ -112,9 +112,7 @@ def _llama(
             Same("attention_dropout", "attention_dropout", 0.0),
             Activation("hidden_act", "silu"),
             Tied(tied),
-            Fixed(
-                _ALONE | {"norm": "rms", "positions": "rotary", "feed_forward_gated": True, "dropout": 0.0}
-            ),
+            Fixed(_ALONE | {"norm": "rms", "positions": "rotary", "feed_forward_gated": True, "dropout": 0.0}),
             *options,
             rotary or RotaryBase(),
             *(() if windows is None else (windows,)),
@@ -302,9 +300,7 @@ _ONE_EMBEDDING = (
 )
 _TWO_EMBEDDINGS = (
     Row("model.encoder.embed_tokens.weight", ("source_embedding.tokens.weight",)),
-    Row(
-        "model.decoder.embed_tokens.weight", ("target_embedding.tokens.weight",), aliases=("lm_head.weight",)
-    ),
+    Row("model.decoder.embed_tokens.weight", ("target_embedding.tokens.weight",), aliases=("lm_head.weight",)),
 )
 
 
@@ -393,12 +389,8 @@ PEGASUS = _bart(
     learned=False,
     sinusoids=("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
 )
-BART = _bart(
-    "BartForConditionalGeneration", 50_265, *_TIED, _LEARNED, Fixed({"norm_first": False}), learned=True
-)
-MBART = _bart(
-    "MBartForConditionalGeneration", 50_265, *_TIED, _LEARNED, Fixed({"norm_first": True}), learned=True
-)
+BART = _bart("BartForConditionalGeneration", 50_265, *_TIED, _LEARNED, Fixed({"norm_first": False}), learned=True)
+MBART = _bart("MBartForConditionalGeneration", 50_265, *_TIED, _LEARNED, Fixed({"norm_first": True}), learned=True)
 
 
 def _t5_factor(theirs: Theirs) -> float:

@@ -73,9 +73,7 @@ huggingface_hub, then hf download NAME --local-dir nowhere
         )
     require_new(out)
     try:
-        with (
-            hugging_face_files(source) if source.is_file() else nullcontext((source, None)) as (folder, gguf)
-        ):
+        with hugging_face_files(source) if source.is_file() else nullcontext((source, None)) as (folder, gguf):
             bundle, model = _read(folder, gguf, source_language, target_language, say)
     except (AttendoError, OSError):
         raise
@@ -104,9 +102,7 @@ def _read(
             f"config.json: {theirs['architectures'][0]} gives labels to tokens, and attendo only exports such models."
             " Give a text classifier"
         )
-    tokenizer = read_tokenizer(
-        source, theirs, source_language=source_language, target_language=target_language
-    )
+    tokenizer = read_tokenizer(source, theirs, source_language=source_language, target_language=target_language)
     model = read_model(source, theirs, gguf)
     if model.config.architecture == "decoder":
         tokenizer = with_chat_template(source, theirs, tokenizer, say)
@@ -154,9 +150,7 @@ def _modules(source: Path) -> list[dict[str, Any]]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
 
 
-def _tables(
-    config: ModelConfig, source: Path, pooling: dict[str, Any], n_begin: int
-) -> dict[str, dict[str, Any]]:
+def _tables(config: ModelConfig, source: Path, pooling: dict[str, Any], n_begin: int) -> dict[str, dict[str, Any]]:
     options = {name: value for name, value in asdict(config).items() if value is not None}
     path = source / "generation_config.json"
     how = read_json(path) if path.is_file() else read_json(source / "config.json")
@@ -202,9 +196,7 @@ def _sampling(how: Mapping[str, Any]) -> SamplingConfig:
 def _labels(theirs: Mapping[str, Any], n_classes: int) -> list[str]:
     """Return the names of the classes, in order. Raise AttendoError for one class or equal names."""
     if n_classes == 1:
-        raise AttendoError(
-            "config.json: the model has one output, which is a score. Give a model with labels"
-        )
+        raise AttendoError("config.json: the model has one output, which is a score. Give a model with labels")
     names = theirs.get("id2label") or {}
     labels = [str(names.get(str(n), f"LABEL_{n}")) for n in range(n_classes)]
     if len(set(labels)) < len(labels):

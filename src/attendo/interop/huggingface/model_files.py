@@ -122,9 +122,7 @@ class _Tensors:
         self.read.add(known)
         found = self._files[known].get_tensor(known)
         if not found.is_floating_point():
-            raise AttendoError(
-                f"{known} is {found.dtype}: quantized weights are not supported. Use the float weights"
-            )
+            raise AttendoError(f"{known} is {found.dtype}: quantized weights are not supported. Use the float weights")
         return found if found.dtype == torch.float64 else found.float()
 
     def left(self, passed_over: tuple[str, ...]) -> list[str]:
@@ -214,9 +212,7 @@ def _model_of(theirs: Theirs, table: Table, head: Head, tensors: _Tensors) -> Mo
     assert taken.keys() == ours.keys(), sorted(taken.keys() ^ ours.keys())
     if left := tensors.left(table.passed_over):
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        raise AttendoError(
-            f"the weights contain {left[0]}{more}, unlike config.json. Take both from one model"
-        )
+        raise AttendoError(f"the weights contain {left[0]}{more}, unlike config.json. Take both from one model")
     _fill(model, taken)
     return model.eval()
 

@@ -407,9 +407,7 @@ def repeating(windows: Sequence[int]) -> tuple[int, ...]:
     (64, 0)
     """
     n = len(windows)
-    return next(
-        tuple(windows[:k]) for k in range(1, n + 1) if all(windows[i] == windows[i % k] for i in range(n))
-    )
+    return next(tuple(windows[:k]) for k in range(1, n + 1) if all(windows[i] == windows[i % k] for i in range(n)))
 
 
 @dataclass(frozen=True)

@@ -79,16 +79,12 @@ class Row:
             found = found * factor
         found = found + self.minus if self.minus else found
         parts = found.split([shape[0] for shape in shapes])
-        return [
-            _adjacent(part, theirs, head_dim) if n < self.turned else part for n, part in enumerate(parts)
-        ]
+        return [_adjacent(part, theirs, head_dim) if n < self.turned else part for n, part in enumerate(parts)]
 
     def write(self, ours: Sequence[Tensor], theirs: Theirs, head_dim: int) -> Tensor:
         """Convert attendo's tensors to the foreign tensor."""
         parts = [  # all heads are rotated completely
-            part.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
-            if n < self.turned
-            else part
+            part.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2) if n < self.turned else part
             for n, part in enumerate(ours)
         ]
         found = torch.cat(parts) if len(parts) > 1 else parts[0]
@@ -120,9 +116,7 @@ def dense(theirs: str, *ours: str, transposed: bool = False, turned: int = 0) ->
     [('kv.weight', 'k_proj.weight', 'v_proj.weight'), ('kv.bias', 'k_proj.bias', 'v_proj.bias')]
     """
     return tuple(  # pyright: ignore[reportReturnType]  (two)
-        Row(
-            f"{theirs}.{part}", tuple(f"{name}.{part}" for name in ours), transposed=transposed, turned=turned
-        )
+        Row(f"{theirs}.{part}", tuple(f"{name}.{part}" for name in ours), transposed=transposed, turned=turned)
         for part in ("weight", "bias")
     )
 

@@ -160,9 +160,7 @@ def library_file(facts: TokenizerFacts) -> dict[str, Any]:
     if (folder / "tokenizer.json").is_file():
         document = facts.json("tokenizer.json")
         if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
-            raise AttendoError(
-                f"{folder / 'tokenizer.json'} is not a file of the tokenizers library. Copy it again"
-            )
+            raise AttendoError(f"{folder / 'tokenizer.json'} is not a file of the tokenizers library. Copy it again")
         return document
     names = next((names for names in _FILES if all((folder / name).is_file() for name in names)), None)
     if names is None:
@@ -234,9 +232,7 @@ def template(around: Around, names: Mapping[int, str]) -> dict[str, Any] | None:
         "type": "TemplateProcessing",
         "single": [*marks[0], texts["A"], *marks[1]],
         "pair": [*marks[0], texts["A"], *marks[1], texts["B"], *marks[1]],
-        "special_tokens": {
-            names[i]: {"id": names[i], "ids": [i], "tokens": [names[i]]} for i in (*before, *behind)
-        },
+        "special_tokens": {names[i]: {"id": names[i], "ids": [i], "tokens": [names[i]]} for i in (*before, *behind)},
     }
 
 
@@ -260,17 +256,13 @@ def _one_sided(
     except AttendoError:
         raise
     except Exception as error:
-        raise AttendoError(
-            f"{path} is not a readable tokenizer ({str(error)[:200]}). Copy it again"
-        ) from error
+        raise AttendoError(f"{path} is not a readable tokenizer ({str(error)[:200]}). Copy it again") from error
     vocab_size = facts.vocab_size if "vocab_size" in facts.config else max(ids.values()) + 1
     marks = {i: piece for i, piece in apart.marks.items() if i < vocab_size}
     several = facts.kind == "mbart" and any(_CODE.fullmatch(mark) for mark in marks.values())
     is_chosen = facts.has_document and len(around[0]) + len(around[1]) == 2
     if several and source_language is None and not is_chosen:
-        raise AttendoError(
-            f"{facts.folder}: choose the source language with `source_language`, for example en_XX"
-        )
+        raise AttendoError(f"{facts.folder}: choose the source language with `source_language`, for example en_XX")
     # other models have no language tokens
     languages = (source_language, target_language) if several else (None, None)
     codes = [_code(facts, ids, language) for language in languages]
@@ -298,9 +290,7 @@ def _code(facts: TokenizerFacts, ids: Mapping[str, int], language: str | None) -
     for name in (language, f"__{language}__", f">>{language}<<"):
         if name in ids:
             return ids[name]
-    raise AttendoError(
-        f"{facts.folder}: the tokenizer has no language {language!r}. Give a code from its vocabulary"
-    )
+    raise AttendoError(f"{facts.folder}: the tokenizer has no language {language!r}. Give a code from its vocabulary")
 
 
 def _specials(
@@ -404,9 +394,7 @@ def _two_sided(facts: TokenizerFacts, target_language: str | None) -> ImportedTo
     for name in names[:2]:
         document = sentencepiece_document(folder / name)
         unspellable = {token["id"] for token in document["added_tokens"]}
-        places = [
-            unk_id if i in unspellable else ids.get(piece, unk_id) for piece, i in _ids(document).items()
-        ]
+        places = [unk_id if i in unspellable else ids.get(piece, unk_id) for piece, i in _ids(document).items()]
         sides.append({"library": spelled_apart(document, unspellable).document, "ids": places})
     vocab_size = facts.vocab_size if "vocab_size" in facts.config else max(ids.values()) + 1
     before = (codes[target_language],) if target_language in codes else ()
