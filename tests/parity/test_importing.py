@@ -186,7 +186,7 @@ def without(*names):
             changed(**{"lm_head.weight": torch.ones(330, 16)}),
             "lm_head.weight differs from the embedding, but config.json",
         ),
-        (configured(n_layer=2), "the weights have no transformer.h.1.attn.c_attn.weight"),
+        (configured(n_layer=2), "the weights have no transformer.h.1.ln_1.weight"),
         (configured(n_embd=32), "defines [330, 32]"),
         (configured(model_type="mamba"), 'model_type="mamba" is not supported'),
         (configured(architectures=["GPT2ForTokenClassification"]), "GPT2ForTokenClassification"),
