@@ -37,7 +37,16 @@ __all__ = [
     "train",
 ]
 
-__getattr__ = names_from(__name__)
+__getattr__ = names_from(
+    __name__,
+    decoding=["DecodingConfig", "SamplingConfig"],
+    errors=["AttendoError"],
+    inference=["Classifier", "Embedder", "Generator", "Tagger", "Translator", "load"],
+    microscope=["View", "look"],
+    model_config=["ModelConfig"],
+    models=["build_model"],
+    runs=["train"],
+)
 
 
 def __dir__() -> list[str]:

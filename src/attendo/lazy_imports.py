@@ -1,33 +1,23 @@
 """Packages whose public names are imported when they are first used, because importing torch takes seconds."""
 
-import ast
-import sys
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 
-def names_from(package: str) -> Callable[[str], Any]:
-    """Return the function `__getattr__` of a package, which imports a name when it is first used.
+def names_from(package: str, **modules: Sequence[str]) -> Callable[[str], Any]:
+    """Return the function `__getattr__` of a package, from the public names by module.
 
-    The names are those that the file of the package imports under TYPE_CHECKING, where type checkers also find them.
+    A type checker does not evaluate this function. Therefore a package imports the names under TYPE_CHECKING as well.
 
-    >>> names_from("attendo")("AttendoError").__module__
+    >>> names_from("attendo", errors=["AttendoError"])("AttendoError").__module__
     'attendo.errors'
     """
-
-    @cache
-    def homes() -> dict[str, str]:
-        source = Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8")
-        blocks = [node.body for node in ast.parse(source).body if isinstance(node, ast.If)]
-        imports = [node for block in blocks for node in block if isinstance(node, ast.ImportFrom)]
-        return {name.name: str(node.module) for node in imports for name in node.names}
+    homes = {name: f"{package}.{module}" for module, names in modules.items() for name in names}
 
     def import_name(name: str) -> Any:
-        if name not in homes():
+        if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(homes()[name]), name)
+        return getattr(import_module(homes[name]), name)
 
     return import_name

@@ -46,4 +46,18 @@ __all__ = [
     "window_batches",
 ]
 
-__getattr__ = names_from(__name__)
+__getattr__ = names_from(
+    __name__,
+    batches=["Batch", "TokenDataset", "token_batches"],
+    corpora=["PairSource", "read_lines", "read_pairs"],
+    doctor=["examine"],
+    labelled=["LabelledSource", "read_labelled"],
+    labelled_doctor=["examine_labelled"],
+    row_report=["RowError", "RowReport"],
+    segments=["split_sentences"],
+    store=["pair_store"],
+    texts=["TextSource", "read_documents"],
+    token_stream=["TokenStream", "window_batches"],
+    tokenizer_training=["TokenizerConfig", "train_tokenizer"],
+    tokenizers=["SpecialTokens", "Tokenizer"],
+)

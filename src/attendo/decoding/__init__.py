@@ -34,4 +34,14 @@ __all__ = [
     "ensemble",
 ]
 
-__getattr__ = names_from(__name__)
+__getattr__ = names_from(
+    __name__,
+    backends=["best_backend", "best_decoder", "eager_backend", "eager_decoder", "ensemble"],
+    logit_filters=["SamplingConfig"],
+    options=["DecodingConfig", "SpecialIds"],
+    protocols=["Hypothesis"],
+    sampling=["Sampling"],
+    searcher=["SearchBackend", "Searcher"],
+    shortlist=["Shortlist"],
+    trace=["SearchTrace"],
+)

@@ -30,4 +30,13 @@ __all__ = [
     "look",
 ]
 
-__getattr__ = names_from(__name__)
+__getattr__ = names_from(
+    __name__,
+    attention_map=["AttentionMap", "Steps"],
+    effects=["Importance", "importance"],
+    protocol=["EditRequest", "LookRequest"],
+    run_model=["LookResult"],
+    server=["LookServer"],
+    session=["Session"],
+    view=["View", "look"],
+)

@@ -34,7 +34,16 @@ __all__ = [
     "with_adapter",
 ]
 
-__getattr__ = names_from(__name__)
+__getattr__ = names_from(
+    __name__,
+    init_from=["with_adapter"],
+    planning=["plan_run"],
+    resume=["resumed_run", "verify_resume"],
+    task_specs=["TaskSpec"],
+    tracking=["list_runs"],
+    training_run=["TrainingRun", "new_run"],
+    trials=["trial"],
+)
 
 
 def train(

@@ -17,4 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Keys", "Log", "ModelRegistry", "ServingConfig", "State", "create_app", "serve"]
 
-__getattr__ = names_from(__name__)
+__getattr__ = names_from(
+    __name__,
+    app=["create_app"],
+    monitoring=["Log"],
+    registry=["ModelRegistry"],
+    run=["serve"],
+    state=["Keys", "ServingConfig", "State"],
+)

@@ -12,4 +12,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckpointConfig", "Evaluation", "LoraConfig", "Report", "Run", "Task", "TrainingConfig", "train"]
 
-__getattr__ = names_from(__name__)
+__getattr__ = names_from(
+    __name__,
+    checkpoints=["CheckpointConfig"],
+    loop=["train"],
+    lora=["LoraConfig"],
+    optimizer=["TrainingConfig"],
+    run=["Evaluation", "Report", "Run", "Task"],
+)
