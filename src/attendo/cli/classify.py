@@ -396,8 +396,6 @@ def thresholds(
 
     Example: attendo thresholds runs/mine --threshold spam=0.9
     """
-    from dataclasses import replace
-
     from attendo.inference import Classifier
     from attendo.inference.decisions import parse_thresholds, store_thresholds
 

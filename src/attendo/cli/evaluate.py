@@ -348,7 +348,9 @@ def talks_of(
     can_have_rows = options.columns is not None or has_rows(name) or name.is_dir()
     are_texts = options.column is not None or len(options.files) > 1 or not can_have_rows
     if are_texts or any(user.tokenizer.chat is None for user in users):
-        opt.refuse_if(not are_texts and "=" in (options.columns or ""), NO_TEMPLATE.format(name))
+        roles = {part.partition("=")[0].strip() for part in (options.columns or "").split(",")}
+        is_talk = not are_texts and not roles.isdisjoint(("messages", "question", "answer"))
+        opt.refuse_if(is_talk, NO_TEMPLATE.format(name))
         return []
     learned = data_of("chat", folder)
     if users[0].card.get("task") != "chat":  # the columns are those of preferences
@@ -392,6 +394,15 @@ def _conversations(learned: ChatData, options: ScoreOptions) -> tuple[list[list[
     return [], []
 
 
+def _has_conversations(name: Path, options: ScoreOptions) -> bool:
+    from attendo.data.chat_corpus import ChatData
+
+    try:
+        return any(_conversations(ChatData(train=(str(name),)), options))
+    except AttendoError:  # it has their columns, but invalid rows
+        return True
+
+
 def streams_of(
     folder: Path, options: ScoreOptions, tokenizers: Sequence[Tokenizer]
 ) -> tuple[list[TokenStream], Reading]:
@@ -399,7 +410,6 @@ def streams_of(
 
     The column and header settings of the run apply only to tables. The document unit applies only to text files.
     """
-    from attendo.data.chat_corpus import ChatData
     from attendo.data.texts import Reading, TextSource, has_rows, read_documents
     from attendo.data.token_stream import TokenStream
     from attendo.runs.settings import data_of
@@ -421,7 +431,7 @@ def streams_of(
     except AttendoError:
         name = options.files[0]
         is_bare = options.column is None and any(tokenizer.chat is None for tokenizer in tokenizers)
-        if is_bare and any(_conversations(ChatData(train=(str(name),)), options)):
+        if is_bare and _has_conversations(name, options):
             raise AttendoError(NO_TEMPLATE.format(name)) from None
         raise
     for line in (readings[0].line(), *(report.line() for report in readings[0].row_reports)):

@@ -63,7 +63,7 @@ def bits_option() -> Any:
 
 def cache_bits_option() -> Any:
     """Return the Typer option for the bits of each key and value in the cache."""
-    words = "Bits of keys and values in a language model's cache: 32, 16 or 8 (default: 16, or 32 with --bits 32)."
+    words = "Bits of keys and values in the cache: 32, 16 or 8 (default: 32 for weights of 32 bits, otherwise 16)."
     return option("N", words, "--cache-bits")
 
 

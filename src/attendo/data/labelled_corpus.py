@@ -300,7 +300,10 @@ class LabelledCorpus(SourceCorpus):
         """Yield a message on each rare label: the place of its row, and a more frequent similar label."""
         row_report = RowReport(self._source.name)
         rows = self.rows if counts[labels[0]] else self._usable
-        numbers = {label: row.number for row in rows(row_report) for label in self.labels_of(row)}
+        numbers: dict[str, int] = {}
+        for row in rows(row_report):
+            for label in self.labels_of(row):
+                numbers.setdefault(label, row.number)
         often = [label for label, count in counts.items() if count > 1]
         for label in labels:
             like = similar_label(label, often)

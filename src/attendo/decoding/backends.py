@@ -176,17 +176,19 @@ def best_decoder(model: DecoderLM, bits: Bits = 32, cache_bits: CacheBits | None
     Args:
         model: The decoder-only model. After further training, create a new backend, because the weights are copied.
         bits: The bits of each weight on a CPU.
-        cache_bits: The bits of each key and value in the cache: 32, 16 or 8. Fewer need less memory and, in long texts,
-            less time (default: 32 if `bits` is 32, otherwise 16).
+        cache_bits: The bits of each key and value in the cache: 32, 16 or 8. Fewer need less memory (default: 32 if
+            `bits` is 32, otherwise 16).
 
     Raises:
-        AttendoError: `cache_bits` is given, but the model is not compiled.
+        AttendoError: `cache_bits` has another value, or is given although the model is not compiled.
     """
+    if cache_bits not in (None, 32, 16, 8):
+        raise AttendoError(f"`cache_bits` {cache_bits} must be 32, 16 or 8")
     try:
         compiled = CompiledModel(model, bits, cache_bits)
     except NoLibrary as reason:
         if cache_bits is not None:
-            raise AttendoError(f"`cache_bits` requires the compiled step: {reason}. Leave it out") from None
+            raise AttendoError(f"`cache_bits` requires the compiled step: {reason}. Leave out `cache_bits`") from None
         return eager_decoder(laid_out(model, bits), str(reason))
     return _compiled_decoder(compiled, model.config.max_len)
 

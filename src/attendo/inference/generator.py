@@ -154,7 +154,7 @@ class Generator(TextModel):
         decoding = build(SamplingConfig, bundle.tables.get("decoding", {}), "config.toml [decoding]")
         return cls(model, bundle.tokenizer, decoding, bundle.card, bundle.folder)
 
-    def prepare(self, bits: Bits | None = None) -> Generator:
+    def prepare(self, bits: Bits | None = None, cache_bits: CacheBits | None = None) -> Generator:
         """Convert the model to its fastest form (`decoding.backends`) and return the generator.
 
         A loaded generator is prepared when it is first used. With 32 bits, the results differ from those of the
@@ -163,9 +163,14 @@ class Generator(TextModel):
         Args:
             bits: The bits of each weight on a CPU: 32, 16, 8 or 4. Fewer are faster and less exact (default: those with
                 which the generator was loaded).
+            cache_bits: The bits of each key and value in the cache: 32, 16 or 8 (default: as loaded).
+
+        Raises:
+            AttendoError: `cache_bits` has another value, or is given although the model is not compiled.
         """
         self._reader = None  # its memory is free for the new one
         self.bits = bits or self.bits
+        self.cache_bits = cache_bits or self.cache_bits
         self._reader = best_decoder(self.model, self.bits, self.cache_bits)
         self._prefixes = PrefixCache()
         return self

@@ -83,8 +83,9 @@ def _request_type(name: str, answer: Callable[..., Answer]) -> type:
         is_required = parameter.default is parameter.empty
         default = dataclasses.MISSING if is_required else parameter.default
         fields.append((parameter.name, hints[parameter.name], dataclasses.field(default=default)))
-    about = {"__doc__": f"A request that `{answer.__name__}` answers."}
-    return dataclasses.make_dataclass(f"{name.title()}Request", fields, namespace=about, kw_only=True)
+    first, _, _ = " ".join(str(answer.__doc__).split()).partition(". ")
+    about = {"__doc__": f"Request: {first.removesuffix('.')}."}
+    return dataclasses.make_dataclass(f"{name.title()}Request", fields, namespace=about, kw_only=True, frozen=True)
 
 
 REQUESTS: dict[str, type] = {

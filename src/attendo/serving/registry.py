@@ -170,10 +170,9 @@ class ModelRegistry:
         options = self._options
         user = load(folder, options["device"], bits=options["bits"])
         if isinstance(user, Generator):
-            user.cache_bits = self._cache_bits
-        if isinstance(user, Translator | Generator):
-            user.prepare()
+            user.prepare(cache_bits=self._cache_bits)
         if isinstance(user, Translator):
+            user.prepare()
             user.segment = self._segment
         languages = getattr(user, "card", {}).get("languages", {}) if isinstance(user, Translator) else {}
         created = int((folder / "model.safetensors").stat().st_mtime)

@@ -68,7 +68,9 @@ class CpuMuon(torch.optim.Muon):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Update every parameter that has a gradient. `closure` is not supported."""
+        """Update every parameter that has a gradient. Raise ValueError for a `closure`."""
+        if closure is not None:
+            raise ValueError("closure is not supported: compute the gradients first")
         for group in self.param_groups:
             rate, beta = group["lr"], group["momentum"]
             a, b, c = group["ns_coefficients"]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_models import VOCAB, configs, model_of, sources, translator
 
-from attendo.decoding.backends import best_backend, eager_backend, in_bfloat16
+from attendo.decoding.backends import best_backend, best_decoder, eager_backend, in_bfloat16
 from attendo.decoding.beam import DecodingConfig, best_tokens
 from attendo.decoding.native.compiled import CompiledModel, best_of_floats, log_probs_of_floats
 from attendo.decoding.native.library import Matrix, NoLibrary, TensorArena, library
@@ -192,13 +192,29 @@ def test_fewer_bits_of_the_cache_are_less_exact(config, seed):
     assert not torch.equal(byte, half)
 
 
+def tiny_decoder(**options) -> ModelConfig:
+    return ModelConfig(
+        vocab_size=VOCAB, architecture="decoder", d_model=32, d_ff=32, n_heads=2, n_encoder_layers=0,
+        n_decoder_layers=1, max_len=40, **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("bits", [(32, 8), (8, 16)])
+def test_numbers_that_are_not_numbers_remain_so_in_8_bits(bits):
+    model = model_of(tiny_decoder())
+    with torch.no_grad():
+        model.decoder.blocks[0].self_attention.k_proj.weight[0] = float("nan")
+    assert stepped(CompiledModel(model, *bits), [[]], torch.tensor([[3, 4, 5]])).isnan().all()
+
+
+def test_other_bits_of_the_cache_are_refused():
+    with pytest.raises(AttendoError, match="`cache_bits` 4 must be 32, 16 or 8"):
+        best_decoder(model_of(tiny_decoder()), 32, 4)
+
+
 def test_other_numbers_in_the_cache_keep_their_scale_beside_a_large_one():
     """A large bias of a key changes the scale of 32 numbers, and not that of the others of its head."""
-    config = ModelConfig(
-        vocab_size=VOCAB, architecture="decoder", d_model=32, d_ff=32, n_heads=2, n_encoder_layers=0,
-        n_decoder_layers=1, max_len=40, head_dim=64,
-    )  # fmt: skip
-    model = model_of(config)
+    model = model_of(tiny_decoder(head_dim=64))
     with torch.no_grad():
         for proj in (
             model.decoder.blocks[0].self_attention.k_proj,

@@ -26,7 +26,7 @@ export interface AttributionAnswer {
   parts: LogitPart[];
 }
 
-/** A request that `attribution_answer` answers. */
+/** Request: Return the direct contributions of all parts to the logit of the token that is predicted at a position. */
 export interface AttributionRequest {
   key: string;
   position: number;
@@ -64,7 +64,7 @@ export interface EffectsAnswer {
   heads?: WithoutHead[];
 }
 
-/** A request that `effects_answer` answers. */
+/** Request: Return the change of the output's log-probability when a layer, or each of its heads, is switched off. */
 export interface EffectsRequest {
   key: string;
   path: string;
@@ -78,7 +78,7 @@ export interface FilmAnswer {
   note: string;
 }
 
-/** A request that `film_answer` answers. */
+/** Request: Return the attention weights of a head in each checkpoint, over the same tokens (teacher forcing). */
 export interface FilmRequest {
   key: string;
   path: string;
@@ -101,7 +101,7 @@ export interface InfluenceAnswer {
   source: string;
 }
 
-/** A request that `influence_answer` answers. */
+/** Request: Return the influence of input tokens or activations on the output, `[q_len, k_len]`. */
 export interface InfluenceRequest {
   key: string;
   stack: string;
@@ -154,7 +154,7 @@ export interface LensAnswer {
   pooled?: Record<string, number>[];
 }
 
-/** A request that `lens_answer` answers. */
+/** Request: Return the logit lens (nostalgebraist 2020): the most probable prediction at each position after each layer. */
 export interface LensRequest {
   key: string;
   stack: string;
@@ -215,7 +215,7 @@ export interface MatricesAnswer {
   contribution: number[][];
 }
 
-/** A request that `matrices_answer` answers. */
+/** Request: Return the rank and the Frobenius norm of W^(h) = W_hᵒ W_hᵛ of each head, and the norm of its contributions. */
 export interface MatricesRequest {
   key: string;
   path: string;
@@ -255,7 +255,7 @@ export interface NextAnswer {
   actual: ScoredToken | null;
 }
 
-/** A request that `next_answer` answers. */
+/** Request: Return the n most probable tokens at a position, with cumulative probabilities, and the entropy in nats. */
 export interface NextRequest {
   key: string;
   position: number;
@@ -298,7 +298,7 @@ export interface PositionsAnswer {
   note: string;
 }
 
-/** A request that `positions_answer` answers. */
+/** Request: Return the positional encoding of the first n positions `[n, d]` and the dot products of its rows `[n, n]`, as base64 float32. */
 export interface PositionsRequest {
   key: string;
   side: "source" | "target";
@@ -352,7 +352,7 @@ export interface Sink {
   share: number;
 }
 
-/** A request that `tensor_answer` answers. */
+/** Request: Return query, key, value and ‖v Wᵒ‖ of all heads or one head, as float32. */
 export interface TensorRequest {
   key: string;
   path: string;
@@ -386,7 +386,7 @@ export interface TokensAnswer {
   pooled: number[];
 }
 
-/** A request that `tokens_answer` answers. */
+/** Request: Return the contribution of each token to the label of a classifier, by five measures. */
 export interface TokensRequest {
   key: string;
 }
@@ -413,7 +413,7 @@ export interface TreeNode {
   best: boolean;
 }
 
-/** A request that `tree_answer` answers. */
+/** Request: Return the tree of a beam search as a list of nodes, with parents before children. */
 export interface TreeRequest {
   key: string;
   beam: number;
@@ -433,7 +433,7 @@ export interface WhyAnswer {
   sentence_ja: string;
 }
 
-/** A request that `why_answer` answers. */
+/** Request: Return the comparison of a given text with the best text of a beam search. */
 export interface WhyRequest {
   key: string;
   target: string;

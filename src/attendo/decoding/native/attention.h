@@ -115,15 +115,10 @@ inline void copy(Byte* to, const float* from, int64_t n) {
 }
 
 inline void unpack(const Byte* from, float* to, int64_t n) {
-    typedef int8_t Bytes __attribute__((vector_size(LANES)));
     for (int64_t at = 0; at < n; at += GROUP, from += GROUP_BYTES) {
         float scale;
         std::memcpy(&scale, from, sizeof scale);
-        for (int64_t i = 0; i < GROUP; i += LANES) {
-            Bytes some;
-            std::memcpy(&some, from + sizeof scale + i, sizeof some);
-            store(to + at + i, __builtin_convertvector(some, Floats) * scale);
-        }
+        for (int64_t i = 0; i < GROUP; i += LANES) store(to + at + i, load(&from[sizeof scale + i].bits) * scale);
     }
 }
 

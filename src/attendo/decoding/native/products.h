@@ -112,7 +112,7 @@ struct Sums<4> {
 // A part of the inputs of some rows, and the memory of their sums. The last part finishes the sums.
 struct Part {
     int64_t first, last;
-    bool once;  // no later rows read the panel
+    bool once;  // no later block of ROWS rows reads the panel
     float (*totals)[PANEL];
 };
 

@@ -54,6 +54,19 @@ inline Floats load(const Bfloat* from) {
     return (Floats)(__builtin_convertvector(half, Ints) << 16);
 }
 
+// Compilers convert a vector of bytes one number at a time.
+inline Floats load(const int8_t* from) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#elif defined(__AVX2__)
+    return (Floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+    Floats v;
+    for (int64_t i = 0; i < LANES; i++) v[i] = from[i];
+    return v;
+#endif
+}
+
 // Rounds to the nearest bfloat16, and to an even one between two.
 inline void store(Bfloat* to, Floats v) {
     const Ints whole = (Ints)v;
@@ -144,8 +157,8 @@ inline float largest_size(const float* x, int64_t n) {
     return size;
 }
 
-// Rounds the next group of `left` numbers, filled with zeros, to integers of at most `most`. Returns their scale, and
-// adds the integers to the lanes of `total`.
+// Rounds the next group of `left` numbers, filled with zeros, to integers of at most `most`. Returns their scale, which is
+// NaN if a number is NaN, and adds the integers to the lanes of `total`.
 inline float round_group(const float* x, int64_t left, float most, int8_t* to, Ints& total) {
     const Floats magic = all(12582912.0f);  // adding it rounds to an integer
     float rest[GROUP] = {};
@@ -156,13 +169,16 @@ inline float round_group(const float* x, int64_t left, float most, int8_t* to, I
     const float scale = std::max(largest_size(x, GROUP), 1e-18f) / most;
     const Floats inverse = all(1.0f / scale);
     int32_t rounded[GROUP];
+    Floats wrong{};  // 0, or NaN
     for (int64_t i = 0; i < GROUP; i += LANES) {
-        const Ints some = __builtin_convertvector((load(x + i) * inverse + magic) - magic, Ints);
+        const Floats numbers = load(x + i);
+        const Ints some = __builtin_convertvector((numbers * inverse + magic) - magic, Ints);
         std::memcpy(rounded + i, &some, sizeof some);
         total += some;
+        wrong += numbers - numbers;
     }
     for (int64_t i = 0; i < GROUP; i++) to[i] = static_cast<int8_t>(rounded[i]);
-    return scale;
+    return scale + sum(wrong);
 }
 
 // The sum of the lanes of each of LANES vectors, always in the same order.
