@@ -102,6 +102,10 @@ def test_a_file_of_conversations_is_evaluated_as_in_training(tmp_path, base):
         assert refused(*command).startswith(said)
     columns = ["--columns", "question=question,answer=answer"]
     assert "the model has no chat template" in refused("evaluate", base, pairs, *columns)
+    assert "--columns does not apply" in refused("evaluate", base, pairs, "--columns", "text=answer")
+    turns = tmp_path / "turns.jsonl"
+    turns.write_text('{"messages": [{"role": "assistant", "content": "It is."}], "other": "It is."}\n')
+    assert "the model has no chat template" in refused("evaluate", base, turns)  # although they are invalid
     assert "pairs.csv: 1 row read, 1 used" in attendo("evaluate", base, pairs, "--column", "answer").err
     compared = json.loads(attendo("compare", run, run, file, "--json").out)
     assert compared["rows"] == 60
