@@ -340,7 +340,7 @@ def talks_of(
     Return [] if a model has no chat template, or if the file has no rows with messages, or with question and answer.
     Conversations that do not fit into the context of all models are left out.
     """
-    from attendo.data.chat_corpus import template_of
+    from attendo.data.chat_corpus import TALKS, template_of
     from attendo.data.texts import has_rows
     from attendo.runs.settings import data_of
 
@@ -349,7 +349,7 @@ def talks_of(
     are_texts = options.column is not None or len(options.files) > 1 or not can_have_rows
     if are_texts or any(user.tokenizer.chat is None for user in users):
         roles = {part.partition("=")[0].strip() for part in (options.columns or "").split(",")}
-        is_talk = not are_texts and not roles.isdisjoint(("messages", "question", "answer"))
+        is_talk = not are_texts and not roles.isdisjoint(("messages", *TALKS.roles))
         opt.refuse_if(is_talk, NO_TEMPLATE.format(name))
         return []
     learned = data_of("chat", folder)

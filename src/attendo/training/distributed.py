@@ -127,7 +127,8 @@ ALONE = Ranks()
 def joined(device: str, timeout_seconds: float) -> Iterator[Ranks]:
     """Join the processes that torchrun has started, during the `with` block. Without torchrun, yield ALONE.
 
-    Raises AttendoError if a rank is lost or does not answer for `timeout_seconds`, which ends the other ranks.
+    Raises AttendoError if a rank is lost or does not answer for `timeout_seconds`. torchrun then ends or restarts the
+    other ranks.
     """
     rank, world = _from_environment("RANK"), _from_environment("WORLD_SIZE", 1)
     if world == 1:
@@ -304,8 +305,9 @@ def refusal(error: Exception) -> tuple[int, str]:
 class Stored(Mapping[str, Tensor]):
     """Tensors by name, from all shards of one file in a folder. Any number of ranks can have written the shards.
 
-    Each tensor is read when it is used. If a parameter is sharded in `like`, a rank reads only its own rows of the
-    parameter and of its optimizer state ("PARAMETER/KEY"). Raises AttendoError if a shard is missing.
+    Each tensor is read when it is used. `like` contains the tensors of a model. If a parameter is sharded in `like`, a
+    rank reads only its own rows of the parameter and of its optimizer state ("PARAMETER/KEY"). Raises AttendoError if
+    a shard is missing.
     """
 
     def __init__(self, folder: Path, stem: str, like: Mapping[str, Tensor] | None = None):

@@ -36,7 +36,8 @@ def noam(step: int, d_model: int, warmup: int) -> float:
 def warmup_stable_decay(step: int, peak: float, warmup: int, horizon: Horizon) -> float:
     """Return the learning rate of the `wsd` schedule at a step (Hu et al. 2024).
 
-    The rate rises linearly to `peak`, is then constant, and falls linearly to nearly 0 at the end of `horizon`.
+    The rate rises linearly to `peak` over `warmup` steps, is then constant, and falls linearly to nearly 0 at the end
+    of `horizon`.
 
     >>> [warmup_stable_decay(s, 1.0, 2, Horizon(4, 8)) for s in range(1, 9)]
     [0.5, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2]
@@ -68,9 +69,7 @@ class CpuMuon(torch.optim.Muon):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Update every parameter that has a gradient. Raise ValueError for a `closure`."""
-        if closure is not None:
-            raise ValueError("closure is not supported: compute the gradients first")
+        """Update every parameter that has a gradient. `closure` is not supported."""
         for group in self.param_groups:
             rate, beta = group["lr"], group["momentum"]
             a, b, c = group["ns_coefficients"]
@@ -108,13 +107,18 @@ class MuonWithAdamW(torch.optim.Optimizer):
         super().__init__([*muon.param_groups, *adamw.param_groups], {"lr": adamw.defaults["lr"]})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Update every parameter that has a gradient. `closure` is not supported."""
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Update every parameter that has a gradient. Return the loss of `closure`, or None without a closure."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         # loading a saved optimizer replaces its groups and its state
         first, *rest = self.param_groups
         for part, groups in ((self._muon, [first]), (self._adamw, rest)):
             part.state, part.param_groups = self.state, groups
             part.step()
+        return loss
 
 
 OptimizerKind = Literal["adamw", "muon"]

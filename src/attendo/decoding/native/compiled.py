@@ -115,11 +115,10 @@ class CompiledModel:
             self._stacks["decoder"] = self._stack(model.decoder), model.decoder
             self.output = keeper.matrix(model.output_proj, bits=8 if bits == 4 else bits)
             first = model.decoder.blocks[0].self_attention
-            self._cache_width = first.n_kv_heads * (first.head_dim + first.value_dim)
-            self._cache_type = torch.float32 if (cache_bits or bits) == 32 else torch.bfloat16
-            if cache_bits == 8:  # bytes: a scale in float32 and 32 integers for each 32 numbers
-                self._cache_width = -(-self._cache_width // 32) * 36
-                self._cache_type = torch.uint8
+            kept = cache_bits or (32 if bits == 32 else 16)
+            self._cache_type = {32: torch.float32, 16: torch.bfloat16, 8: torch.uint8}[kept]
+            width = first.n_kv_heads * (first.head_dim + first.value_dim)
+            self._cache_width = library().attendo_cache_length(width, kept)
 
     def changed(self, changes: Mapping[str, Change]) -> CompiledModel:
         """Return a model with changed layers and the weights of this model. The keys of `changes` are module paths."""

@@ -390,6 +390,9 @@ int64_t attendo_packed_bytes(int64_t n_out, int64_t n_in, int64_t bits) {
     return panels(n_out) * panel_bytes(n_in, bits);
 }
 
+// Returns the length of the keys and values of a position in the cache, n numbers: in bytes for 8 bits, else in numbers.
+int64_t attendo_cache_length(int64_t n, int64_t bits) { return bits == 8 ? length_of<Byte>(n) : n; }
+
 // Quantizes W [n_out][n_in] row by row, to the form that packing.h describes.
 void attendo_quantize(
     const float* w, int64_t n_out, int64_t n_in, int64_t bits, uint8_t* numbers, uint8_t* scales, int64_t threads

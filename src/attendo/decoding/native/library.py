@@ -41,6 +41,7 @@ SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "attendo_suits": (c_int64, (c_int64,)),
     "attendo_log_sums": (None, (c_void_p, c_int64, c_int64, c_void_p, c_int64)),
     "attendo_packed_bytes": (c_int64, (c_int64, c_int64, c_int64)),
+    "attendo_cache_length": (c_int64, (c_int64, c_int64)),
     "attendo_quantize": (None, (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64)),
     "attendo_pack": (None, (c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64)),
     "attendo_product": (None, (c_void_p, c_void_p, c_int64, c_void_p, c_int64)),
