@@ -491,8 +491,10 @@ def search_text(
             model.step(torch.tensor([list(prompt[:-1])] * beam, device=generator.device), cache)
         special = SpecialIds(bos_id=prompt[-1], eos_id=known.eos_id, banned_ids=known.banned_ids)
         recorder = TraceRecorder(1, PASSED_OVER)
-        options = {"prefixes": [prefix[: max_tokens - 1]] if prefix else None, "recorder": recorder}
-        hypotheses = beam_search(model.step, cache, [max_tokens], config, special, generator.device, **options)
+        prefixes = [prefix[: max_tokens - 1]] if prefix else None
+        hypotheses = beam_search(
+            model.step, cache, [max_tokens], config, special, generator.device, prefixes=prefixes, recorder=recorder
+        )
     return hypotheses[0], recorder.traces()[0]
 
 

@@ -255,9 +255,10 @@ class LabelServer(LocalServer):
         found = self.labeling.current
         # the most probable label, even below its threshold
         best, share = ("", 0.0) if found is None else next(iter(found.probabilities.items()))
-        fixed = {"name": self.name, "labels": self.labels, "n_keys": KEYS, "secret": self._secret}
-        now = {"labeling": self.labeling, "found": found, "best": best, "share": share}
-        page = page_of("label.html", self._chosen(request), **fixed, **now)
+        page = page_of(
+            "label.html", self._chosen(request), name=self.name, labels=self.labels, n_keys=KEYS, secret=self._secret,
+            labeling=self.labeling, found=found, best=best, share=share,
+        )  # fmt: skip
         return Response(str(page), 200, NO_STORE | {"Content-Security-Policy": FORM_POLICY}, "text/html")
 
     async def _posted(self, request: Request) -> Response:
